@@ -10,6 +10,8 @@ __version__ = "0.1.0"
 
 # public name -> module that defines it
 _EXPORTS: dict[str, str] = {
+    "Graph": "recoup._graph",
+    "Schedule": "recoup._solve",
     "RecoupError": "recoup.errors",
     "BudgetError": "recoup.errors",
 }

@@ -1,0 +1,88 @@
+"""The model machine: executes any schedule, asserts that it is legal, and says what it costs and holds.
+
+Semantics (those of the published problems, Checkmate and MOCCASIN): a use reads the most recent computation
+of its operand. While an operation runs, memory holds its output, its operands, and every computed value with
+a later use of that same computation; a value nobody uses lives only while it is computed. No planner's
+number is reported unless this machine computed it. Linear in the schedule's length plus its operand reads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recoup._graph import Graph, Ints
+from recoup.errors import PlanError
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """What the machine measured: `profile[i]` bytes are held while step `i` runs, `peak_bytes` at most."""
+
+    peak_bytes: int
+    cost: float
+    profile: Ints
+
+
+def check(
+    graph: Graph, order: Sequence[int] | NDArray[np.int64], budget: int | None = None, *, given: bool = False
+) -> Checked:
+    """Execute `order` (operation indices, repeats allowed) on the model machine.
+
+    Args:
+        graph: the problem.
+        order: the computations in the order they run; each operation at least once.
+        budget: bytes that no step may exceed, or None.
+        given: also assert that first computations come in the graph's order.
+
+    Raises:
+        PlanError: an index out of range, an operand that was never computed, an operation that never runs, a
+            first computation out of order, or a step over the budget. The message names the step.
+    """
+    count = len(graph)
+    steps = np.asarray(order, dtype=np.int64).reshape(-1).tolist()
+    operands = graph.operand_lists()
+    sizes = graph.sizes.tolist()
+    computed_at = [-1] * count
+    last_read = [-1] * count
+    change = [0] * (len(steps) + 1)
+    started = 0
+    for step, op in enumerate(steps):
+        if not 0 <= op < count:
+            raise PlanError(
+                f"step {step} computes operation {op}, and the graph has operations 0 to {count - 1}"
+            )
+        for operand in operands[op]:
+            if computed_at[operand] < 0:
+                raise PlanError(
+                    f"step {step} computes operation {op} before its operand {operand} was computed"
+                )
+            last_read[operand] = step
+        if computed_at[op] >= 0:
+            _live(change, computed_at[op], last_read[op], sizes[op])
+        else:
+            if given and op != started:
+                raise PlanError(
+                    f"step {step} is the first to compute operation {op}, and {started} comes first"
+                )
+            started += 1
+        computed_at[op] = last_read[op] = step
+    if started < count:
+        missing = computed_at.index(-1)
+        raise PlanError(f"operation {missing} never runs: the schedule ends after step {len(steps) - 1}")
+    for op in range(count):
+        _live(change, computed_at[op], last_read[op], sizes[op])
+    profile = np.cumsum(np.array(change[:-1], dtype=np.int64))
+    if budget is not None and np.any(profile > budget):
+        step = int(np.argmax(profile > budget))
+        raise PlanError(
+            f"step {step} (operation {steps[step]}) holds {int(profile[step])} bytes, over the budget {budget}"
+        )
+    peak = int(profile.max()) if len(profile) else 0
+    return Checked(peak, float(np.add.reduce(graph.costs[steps])) if steps else 0.0, profile)
+
+
+def _live(change: list[int], first: int, last: int, size: int) -> None:
+    change[first] += size
+    change[last + 1] -= size
