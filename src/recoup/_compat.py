@@ -1,6 +1,7 @@
 """The only file that touches JAX's private or moving names.
 
-Each function says which names moved between the supported versions (JAX 0.10.2 and 0.12) and gives one meaning to both.
+Each function says which names moved between the supported versions (JAX 0.10.2 and 0.12) and gives one
+meaning to both.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.extend.core as jec
 from jax._src import source_info_util
+from jax._src.interpreters import mlir as mlir_internal
 from jax._src.interpreters import partial_eval
 
 Var = jec.Var
@@ -51,7 +53,13 @@ def close_jaxpr(
             info = inner.debug_info
     if JAXPR_HOLDS_CONSTS:
         return jec.Jaxpr(
-            list(constvars), list(invars), list(outvars), list(eqns), effects, debug_info=info, consts=list(consts)
+            list(constvars),
+            list(invars),
+            list(outvars),
+            list(eqns),
+            effects,
+            debug_info=info,
+            consts=list(consts),
         )
     jaxpr = jec.Jaxpr(list(constvars), list(invars), list(outvars), list(eqns), effects, debug_info=info)
     return jec.ClosedJaxpr(jaxpr, list(consts))
@@ -94,7 +102,8 @@ def user_frame(eqn: Any) -> Frame | None:
 
 
 def under(caller: Any, eqn: Any) -> Any:
-    """The equation as it reads once inlined into `caller`: name stacks inside a call are relative to the call."""
+    """The equation as it reads once inlined into `caller`: name stacks inside a call are relative to the
+    call."""
     outer, inner = caller.source_info, eqn.source_info
     stack = outer.name_stack + inner.name_stack
     traceback = inner.traceback if inner.traceback is not None else outer.traceback
@@ -165,3 +174,26 @@ def aval_bytes(aval: Any) -> int:
 def make_jaxpr(fun: Callable[..., Any], static_argnums: Sequence[int] = ()) -> Callable[..., Any]:
     """`jax.make_jaxpr` that also returns the shapes of the result as a tree."""
     return jax.make_jaxpr(fun, static_argnums=tuple(static_argnums), return_shape=True)
+
+
+def register_dce_rule(primitive: Any, rule: Callable[[Sequence[bool], Any], tuple[list[bool], Any]]) -> None:
+    """A dead-code rule from (which results are used, equation); 0.12 also passes which references live on."""
+    if JAX_VERSION >= (0, 12):
+        partial_eval.dce_rules[primitive] = lambda used, live, eqn: rule(used, eqn)
+    else:
+        partial_eval.dce_rules[primitive] = rule
+
+
+def lower_with_sharding(ctx: Any, value: Any, aval: Any) -> Any:
+    """An MLIR value annotated with the sharding that its type carries, where it carries one."""
+    return mlir_internal.lower_with_sharding_in_types(ctx, value, aval)
+
+
+def partitioned_automatically(ctx: Any) -> bool:
+    """Whether the compiler, not the program, splits the arrays of the module being lowered over several
+    devices."""
+    axes = ctx.module_context.axis_context
+    if hasattr(axes, "manual_axes"):
+        return set(axes.manual_axes) != set(axes.mesh.axis_names)
+    devices = getattr(axes, "num_devices", 1)
+    return devices is None or devices > 1
