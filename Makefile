@@ -1,29 +1,62 @@
 # Two commands need nothing but python3 and make: `make demo` and `make test`. Each builds its environment when missing.
 PYTHON ?= python3
 VENV ?= .venv
+NEW_VENV ?= .venv-newest
 BIN := $(VENV)/bin
+NEW_BIN := $(NEW_VENV)/bin
 STAMP := $(VENV)/.installed
+PYTEST ?= -m pytest
 
-.PHONY: demo test lint types clean
+# The newest Python at hand, for the newest JAX: from pyenv, else from PATH; empty when there is none. It must run.
+NEWEST := $(shell for v in 3.13.0 3.12.1; do \
+    p="$$(pyenv prefix $$v 2>/dev/null)/bin/python"; [ -x "$$p" ] && echo "$$p" && exit 0; done; \
+  for p in python3.14 python3.13 python3.12; do $$p -c '' 2>/dev/null && command -v $$p && exit 0; done; true)
+
+.PHONY: demo test test-newest test-remat3 test-wide lint types format picture clean
 
 demo: $(STAMP)
 	$(BIN)/recoup demo
 
 test: lint types
-	$(BIN)/python -m pytest
+	$(BIN)/python $(PYTEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
 types: $(STAMP)
 	$(BIN)/mypy
 
-$(STAMP): pyproject.toml
+# The same tests on the newest JAX, in an environment of its own.
+test-newest:
+ifeq ($(NEWEST),)
+	@echo "test-newest: no Python 3.12 or newer found (pyenv or PATH); skipped"
+else
+	$(MAKE) --no-print-directory $(NEW_VENV)/.installed PYTHON=$(NEWEST) VENV=$(NEW_VENV)
+	$(NEW_BIN)/python $(PYTEST)
+endif
+
+# JAX's coming implementation of its own checkpoint must change nothing.
+test-remat3: $(STAMP)
+	JAX_REMAT3=1 $(BIN)/python $(PYTEST)
+
+# Wide checks: minutes to hours.
+test-wide: $(STAMP)
+	$(BIN)/python $(PYTEST) -m slow
+
+# The README's picture, drawn from a real run of the demo.
+picture: $(STAMP)
+	$(BIN)/python docs/picture.py
+
+$(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(NEW_VENV) build dist

@@ -1,0 +1,36 @@
+"""The compiler's memory of a fitted step as a table and as data."""
+
+from typing import Any
+
+from recoup._report.text import format_bytes, table
+
+_PARTS = (
+    ("arguments", 1),
+    ("outputs", 1),
+    ("aliased", -1),
+    ("temporaries", 1),
+    ("constants", 1),
+)
+
+
+def memory_table(columns: dict[str, Any]) -> str:
+    """Memories side by side: one row a part, one column a memory (as `Fitted.memory`)."""
+    rows: list[list[str]] = []
+    for part, sign in _PARTS:
+        sizes = [getattr(memory, f"{part}_bytes") for memory in columns.values()]
+        if any(sizes) or part == "temporaries":
+            rows.append([part, *(("-" if sign < 0 and size else "") + format_bytes(size) for size in sizes)])
+    rows.append(["total", *(format_bytes(memory.total_bytes) for memory in columns.values())])
+    return table(["", *columns], rows, right=range(1, len(columns) + 1))
+
+
+def certificate(fitted: Any) -> str:
+    """The certified memory of a `Fitted` as text, with the instrument that read it."""
+    memory = fitted.memory
+    return f"Certified by the compiler ({memory.instrument})\n{memory_table({'fitted': memory})}"
+
+
+def memory_data(memory: Any) -> dict[str, Any]:
+    """The fields of a memory as plain data."""
+    data: dict[str, Any] = {f"{part}_bytes": int(getattr(memory, f"{part}_bytes")) for part, _ in _PARTS}
+    return data | {"total_bytes": int(memory.total_bytes), "instrument": str(memory.instrument)}

@@ -1,0 +1,82 @@
+"""Where a command's result goes: stdout, or a file that is only overwritten with --force."""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from typing import Any
+
+from recoup.errors import RecoupError
+
+
+class OutputError(RecoupError, OSError):
+    """A file that exists already, or that cannot be written."""
+
+    code = "E-CLI-002"
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """The options --json, --output and --force."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
+    parser.add_argument("--force", action="store_true", help="overwrite files that exist")
+
+
+def emit(options: argparse.Namespace, text: str, data: Any) -> None:
+    """Write `text`, or with --json `data`, where the options say."""
+    content = json.dumps(data, indent=2) if options.json else text
+    if options.output is None:
+        print(content)
+        return
+    write_file(options.output, content + "\n", force=options.force)
+    print(f"recoup: wrote {options.output}", file=sys.stderr)
+
+
+def check_writable(path: str | None, *, force: bool) -> None:
+    """Refuse a file that exists before the work begins, not after it.
+
+    Raises:
+        OutputError: It exists and `force` is off, or its directory does not exist.
+    """
+    if path is None:
+        return
+    if os.path.exists(path) and not force:
+        raise OutputError(f"{path} exists; --force overwrites it")
+    directory = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(directory):
+        raise OutputError(f"{path}: there is no directory {directory}")
+
+
+def write_file(path: str, content: str, *, force: bool) -> None:
+    """Write a whole file or nothing: what was there stays until the new content is complete.
+
+    Raises:
+        OutputError: It exists and `force` is off, or the system refused.
+    """
+    check_writable(path, force=force)
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=os.path.dirname(os.path.abspath(path)), prefix=".recoup-", delete=False
+        ) as file:
+            temporary = file.name
+            file.write(content)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise OutputError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def as_data(value: Any) -> Any:
+    """What an object's `to_json()` says, as plain data."""
+    data = value.to_json()
+    return json.loads(data) if isinstance(data, str) else data
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,139 @@
+"""The demo's screen: each event as text of at most 80 columns, and the summary at the end."""
+
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from recoup._demo.settings import Settings
+from recoup._progress import Progress
+from recoup._report.text import format_bytes, format_seconds, heading, note, styled, table
+
+Event = dict[str, Any]
+_STEP = "  {:>4}  {:>12}  {:>12}  {:<13}  {:>9}  {:>9}"
+
+
+class Screen:
+    """Prints events on `out` as they happen; `progress` says on a terminal what is under way."""
+
+    def __init__(self, settings: Settings, out: TextIO, progress: Progress) -> None:
+        self._settings, self._out, self._progress = settings, out, progress
+        self._styled = styled(out)
+        self._rows = 0
+
+    def say(self, event: Event) -> None:
+        """Print one event of `run_demo`."""
+        handler: Callable[[Event], None] | None = getattr(self, f"_on_{event['event']}", None)
+        if handler is not None:
+            handler(event)
+
+    def _print(self, text: str = "") -> None:
+        self._progress.close()
+        print(text, file=self._out, flush=True)
+
+    def _head(self, text: str) -> None:
+        self._print()
+        self._print(heading(text, self._styled))
+
+    def _on_prepare(self, event: Event) -> None:
+        work = "trace, plan, compile and certify" if event["kind"] == "fitted" else "compile"
+        self._progress.stage(f"{event['kind']} step: {work}")
+
+    def _on_start(self, event: Event) -> None:
+        if event["kind"] != "fitted":
+            return
+        s = self._settings
+        self._print(heading("recoup demo: a character GPT, plain and fitted, side by side", self._styled))
+        self._print(
+            f"  text   pydoc_data.topics, {event['characters']:,} characters, {event['different']} different\n"
+            f"  model  {s.layers} layers, width {s.width}, {s.heads} heads, {event['parameters']:,} parameters\n"
+            f"  step   {s.batch} x {s.tokens} characters, gradient and Optax AdamW, JAX {event['jax']}"
+        )
+        self._on_prepare(event)
+
+    def _on_residuals(self, event: Event) -> None:
+        self._head("What reverse mode keeps (traced, nothing ran)")
+        self._print(shortened(event["text"], 14))
+        self._progress.stage("fitted step: plan, compile and certify")
+
+    def _on_plan(self, event: Event) -> None:
+        self._head(f"The plan for a budget of {self._settings.budget}")
+        self._print(shortened(event["text"], 24))
+
+    def _on_ready(self, event: Event) -> None:
+        memory, kind = event["memory"], event["kind"]
+        if kind == "fitted":
+            self._head("Certified before the first step")
+        total = format_bytes(memory["total_bytes"])
+        temporaries = format_bytes(memory["temporaries_bytes"])
+        self._print(
+            f"  {kind:7}{total:>9} in total, {temporaries} of them temporaries; "
+            f"{'fitted' if kind == 'fitted' else 'compiled'} in {format_seconds(event['seconds'])}"
+        )
+        if kind == "plain":
+            self._print(note(f"  instrument: {memory['instrument']}", self._styled))
+
+    def _on_step(self, event: Event) -> None:
+        if self._rows == 0:
+            self._head(f"{self._settings.steps} training steps of each, in turn")
+            self._print(_STEP.format("step", "plain loss", "fitted loss", "", "plain", "fitted").rstrip())
+        self._rows += 1
+        difference = event["fitted_loss"] - event["plain_loss"]
+        self._print(
+            _STEP.format(
+                event["step"],
+                f"{event['plain_loss']:.6f}",
+                f"{event['fitted_loss']:.6f}",
+                "same bits" if event["equal"] else f"{difference:+.1e}",
+                format_seconds(event["plain_seconds"]),
+                format_seconds(event["fitted_seconds"]),
+            )
+        )
+
+    def finish(self, result: Event) -> None:
+        """Print the summary of a whole run."""
+        plain, fitted = result["plain"], result["fitted"]
+        self._head("Plain and fitted")
+        rows = [
+            [
+                "planned total",
+                "",
+                format_bytes(fitted["plan"]["planned_bytes"]),
+                "memory model, nothing compiled",
+            ],
+            _pair("total", plain["ready"]["memory"], fitted["ready"]["memory"], "total_bytes", "compiler"),
+            _pair(
+                "temporaries",
+                plain["ready"]["memory"],
+                fitted["ready"]["memory"],
+                "temporaries_bytes",
+                "compiler",
+            ),
+        ]
+        before = [k["peak"]["peak_bytes"] - k["peak"]["before_bytes"] for k in (plain, fitted)]
+        rows.append(
+            _pair("process peak", plain["peak"], fitted["peak"], "peak_bytes", plain["peak"]["instrument"])
+        )
+        rows.append(["  above its start", *map(format_bytes, before), "same, less what was held before"])
+        if result["steps"]:
+            times = [k["median_step_seconds"] for k in (plain, fitted)]
+            rows.append(["step time", *map(format_seconds, times), f"median, x{times[1] / times[0]:.2f}"])
+        self._print(table(["", "plain", "fitted", "instrument"], rows, right=(1, 2)))
+        count = len(result["steps"])
+        if count:
+            self._print()
+            self._print(
+                heading(f"  {result['equal_losses']} of {count} losses equal to the bit.", self._styled)
+            )
+
+
+def shortened(text: str, lines: int) -> str:
+    """The first `lines` lines, saying how many more there are."""
+    every = text.splitlines()
+    if len(every) <= lines:
+        return text
+    return "\n".join(
+        [*every[: lines - 1], f"  … {len(every) - lines + 1} more lines (--json has everything)"]
+    )
+
+
+def _pair(name: str, plain: Event, fitted: Event, field: str, instrument: str) -> list[str]:
+    return [name, format_bytes(plain[field]), format_bytes(fitted[field]), instrument]
