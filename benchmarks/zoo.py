@@ -2,9 +2,9 @@
 
 Each entry makes `(step, args)`, gradient and update included, at a scale: `bench` is what the tables are
 measured on (about 100 to 700 MiB of temporaries on CPU), `small` the same structure for tests, `deep` and
-`deepest` (GPT only: about 10,000 and 40,000 equations) are for timing the planner. `by_hand(policy)` is the same
-step with `jax.checkpoint` around each block or loop body under one of JAX's built-in policies: what a user writes
-today. `float64` is the same step with the same numbers in double precision.
+`deepest` (GPT only: about 10,000 and 40,000 equations) are for timing the planner. `by_hand(policy)` is the
+same step with `jax.checkpoint` around each block or loop body under one of JAX's built-in policies: what a
+user writes today. `float64` is the same step with the same numbers in double precision.
 
     python -m benchmarks.zoo [--scale small] [--memory] [NAME ...]    lists entries; --memory compiles each
 """
@@ -37,8 +37,8 @@ class Entry:
     """One model: how to make it, and what a benchmark needs to know about it.
 
     `build(scale, policy)` returns `(step, args)`; `layout` is "unrolled" (a Python loop over blocks), "scan"
-    (`lax.scan` over layers) or "loop" (a recurrence or time loop); `products` says that matrix products dominate
-    its time; `draws` that the step draws from a key.
+    (`lax.scan` over layers) or "loop" (a recurrence or time loop); `products` says that matrix products
+    dominate its time; `draws` that the step draws from a key.
     """
 
     name: str

@@ -175,8 +175,8 @@ def vit(scale: str, policy: str | None) -> tuple[Any, tuple[Any, ...]]:
 def moe(scale: str, policy: str | None) -> tuple[Any, tuple[Any, ...]]:
     """`step(params, opt_state, batch) -> (params, opt_state, loss)`: experts in place of the feed-forward.
 
-    Routing as in Switch Transformers (Fedus et al. 2022): one expert a token, a fixed capacity for each expert
-    and sequence, tokens over it pass through unchanged, and an auxiliary loss that balances the load.
+    Routing as in Switch Transformers (Fedus et al. 2022): one expert a token, a fixed capacity for each
+    expert and sequence, tokens over it pass through unchanged, and an auxiliary loss that balances the load.
     """
     s, rng = MOE_SIZES[scale], np.random.default_rng(3)
     capacity = s["tokens"] * 5 // (4 * s["experts"])
