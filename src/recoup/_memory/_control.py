@@ -1,0 +1,92 @@
+"""Loops and branches: a scan or while becomes one `while` node with a body of its own, a cond a
+`conditional`.
+
+A scan's loop carries its constants and stacked inputs unchanged, its carries, and one buffer for
+each stacked output, started as zeros and updated in place. `while` attrs are the trip count (0:
+unknown).
+"""
+
+from typing import Any
+
+from recoup import _compat
+from recoup._memory import _rules as rules
+from recoup._memory._graph import Node
+from recoup._memory._lower import Lowering, full_shape, rule, squeeze
+
+
+def _loop(low: Lowering, inits: list[Node], body: Any, trips: int, extra: list[Any] = []) -> list[Node]:  # noqa: B006
+    node = low.g.new("while", (0,), "uint8", tuple(inits), trips)
+    node.bodies = [body, *extra]
+    return [low.g.new("gte", x.shape, x.dtype, (node,), i) for i, x in enumerate(inits)]
+
+
+@rule("scan")
+def _scan(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    parts = _compat.scan_parts(eqn)
+    inner, inner_consts = _compat.open_jaxpr(parts.body)
+    nc, nk = parts.num_consts, parts.num_carry
+    consts, carries, stacked = xs[:nc], xs[nc : nc + nk], xs[nc + nk :]
+    outs = eqn.outvars[nk:]
+    length = parts.length
+    if length == 0:
+        return carries + [low.g.scalar(0, squeeze(s), d) for s, d in (full_shape(v.aval) for v in outs)]
+    if length == 1:  # the compiler takes a loop of one trip apart
+        heads = [rules.reshape(low.g, x, x.shape) for x in stacked]
+        return low.jaxpr(inner, [low.const(c) for c in inner_consts], [*consts, *carries, *heads])
+    zeros = [low.g.scalar(0, squeeze(s), d) for s, d in (full_shape(v.aval) for v in outs)]
+    # stacked outputs are updated in place: each is a buffer of its own, even where two start out equal
+    accs = [low.g.new("broadcast", z.shape, z.dtype, tuple(z.operands), z.attrs) for z in zeros]
+    counter = low.g.constant(0, "int32")
+    inits = [counter, *consts, *carries, *stacked, *accs]
+    child = low.child(low.g.eqn)
+    g = child.g
+    params = [g.param(x.shape, x.dtype) for x in inits]
+    i, p_consts = params[0], params[1 : 1 + nc]
+    p_carries = params[1 + nc : 1 + nc + nk]
+    p_stacked = params[1 + nc + nk : 1 + nc + nk + len(stacked)]
+    p_accs = params[1 + nc + nk + len(stacked) :]
+    index = i
+    if parts.reverse:
+        index = g.add("subtract", (), "int32", (g.constant(length - 1, "int32"), i))
+    rows = [g.add("dynamic-slice", x.shape[1:], x.dtype, (x, index), "row") for x in p_stacked]
+    values = child.jaxpr(inner, [child.const(c) for c in inner_consts], [*p_consts, *p_carries, *rows])
+    new_carries, ys = values[:nk], values[nk:]
+    new_accs = [
+        g.new("dynamic-update-slice", a.shape, a.dtype, (a, y, index), "row")
+        for a, y in zip(p_accs, ys, strict=True)
+    ]
+    step = g.add("add", (), "int32", (i, g.constant(1, "int32")))
+    g.outputs = [step, *p_consts, *new_carries, *p_stacked, *new_accs]
+    result = _loop(low, inits, g, length)
+    return [*result[1 + nc : 1 + nc + nk], *result[1 + nc + nk + len(stacked) :]]
+
+
+@rule("while")
+def _while(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    p = eqn.params
+    n_cond, n_body = p["cond_nconsts"], p["body_nconsts"]
+    cond_consts, body_consts, carries = xs[:n_cond], xs[n_cond : n_cond + n_body], xs[n_cond + n_body :]
+    inits = [*cond_consts, *body_consts, *carries]
+    graphs = []
+    for name, used in (("body_jaxpr", slice(n_cond, None)), ("cond_jaxpr", None)):
+        inner, inner_consts = _compat.open_jaxpr(p[name])
+        child = low.child(low.g.eqn)
+        params = [child.g.param(x.shape, x.dtype) for x in inits]
+        args = params[used] if used is not None else [*params[:n_cond], *params[n_cond + n_body :]]
+        values = child.jaxpr(inner, [child.const(c) for c in inner_consts], args)
+        child.g.outputs = [*params[: n_cond + n_body], *values] if used is not None else values
+        graphs.append(child.g)
+    return _loop(low, inits, graphs[0], 0, [graphs[1]])[n_cond + n_body :]
+
+
+@rule("cond")
+def _cond(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    node = low.g.new("conditional", (0,), "uint8", tuple(xs))
+    for branch in eqn.params["branches"]:
+        inner, inner_consts = _compat.open_jaxpr(branch)
+        child = low.child(low.g.eqn)
+        params = [child.g.param(x.shape, x.dtype) for x in xs[1:]]
+        child.g.outputs = child.jaxpr(inner, [child.const(c) for c in inner_consts], params)
+        node.bodies.append(child.g)
+    outs = [full_shape(v.aval) for v in eqn.outvars]
+    return [low.g.new("gte", squeeze(s), d, (node,), i) for i, (s, d) in enumerate(outs)]

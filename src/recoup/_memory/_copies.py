@@ -1,0 +1,158 @@
+"""Copies that keep aliased buffers apart: what loops, in-place updates and results need.
+
+An operation that updates its first operand in place needs that operand to itself; a loop needs its
+carries to itself, and within its body may write a carry's new value over the old one only when
+nothing reads the old one afterwards; a result may not be an argument, a constant or another result.
+Where that does not hold the compiler inserts a copy, which is a buffer.
+"""
+
+from recoup._memory._graph import Graph, Node, link, post_order
+from recoup._memory._tables import ELEMENTWISE
+
+IN_PLACE = frozenset({"dynamic-update-slice", "scatter", "sort"})
+ALIASES = frozenset({"reshape", "gte", "barrier", "transpose"})
+
+
+def root_op(node: Node) -> str:
+    """The operation that writes the node's result."""
+    if node.fused is not None:
+        return node.fused.root.op  # type: ignore[no-any-return]
+    return node.op
+
+
+def updated(node: Node) -> Node | None:
+    """The operand that the node updates in place, if it does."""
+    op = root_op(node)
+    if op not in IN_PLACE or op == "sort":
+        return None
+    first: Node
+    if node.fused is not None:
+        first = node.fused.root.operands[0]
+        return first if any(x is first for x in node.operands) else None
+    return node.operands[0]
+
+
+def definer(node: Node) -> Node:
+    """The node whose buffer this one stands for (a loop's element: its initial value)."""
+    while True:
+        op = node.op
+        if op in ("reshape", "transpose"):
+            node = node.operands[0]
+        elif op == "gte":
+            maker = node.operands[0]
+            if maker.op in ("barrier", "while"):
+                node = maker.operands[node.attrs]
+            else:
+                return node
+        else:
+            return node
+
+
+def invariant(body: Graph, k: int) -> bool:
+    """Whether a loop hands its element k through unchanged."""
+    return body.outputs[k] is body.params[k]
+
+
+def _copy(x: Node) -> Node:
+    return Node("copy", x.shape, x.dtype, [x], "kept", x.eqn, -1)
+
+
+def insert_copies(g: Graph, *, body: bool, owned: frozenset[int] = frozenset()) -> None:
+    """Inserts the copies that one computation needs. `owned`: parameters it may overwrite (donated)."""
+    link(g)
+    users: dict[int, list[Node]] = {}
+    for node in g.nodes:
+        for x in dict.fromkeys(node.operands):
+            if node.op not in ALIASES or node.op == "barrier":
+                users.setdefault(id(definer(x)), []).append(node)
+    outs: set[int] = {id(definer(x)) for x in g.outputs}
+
+    def private(x: Node, user: Node) -> bool:
+        d = definer(x)
+        if d.op == "constant" or (d.op == "parameter" and not (body or d.attrs in owned)):
+            return False
+        if id(d) in outs:
+            return False
+        others = [u for u in users.get(id(d), ()) if u is not user]
+        if not others:
+            return True
+        before = ancestors(user)
+        return all(id(u) in before for u in others)
+
+    for node in g.nodes:
+        if node.op == "while":
+            seen: set[int] = set()
+            inner = node.bodies[0]
+            for k, x in enumerate(node.operands):
+                if invariant(inner, k):
+                    continue
+                key = id(definer(x))
+                if key in seen or not private(x, node):
+                    node.operands[k] = _copy(x)
+                seen.add(key)
+        else:
+            x = updated(node)  # type: ignore[assignment]
+            if x is not None and not private(x, node):
+                copy = _copy(x)
+                node.operands = [copy if y is x else y for y in node.operands]
+                if node.fused is not None:
+                    node.fused.root.operands[0] = copy
+                    node.fused.elementwise[id(copy)] = False
+    taken: set[int] = set()
+    for k, x in enumerate(g.outputs):
+        d: Node = definer(x)
+        if body:
+            param = g.params[k]
+            if x is param:
+                taken.add(id(d))
+                continue
+            other = d.op == "constant" or (d.op == "parameter" and d is not param)
+            if other or id(d) in taken or late(param, d, users):
+                g.outputs[k] = _copy(x)
+        elif d.op == "constant" or (d.op == "parameter" and d.attrs not in owned) or id(d) in taken:
+            g.outputs[k] = _copy(x)
+        taken.add(id(d))
+    g.nodes = [*(p for p in g.params), *(n for n in post_order(g.outputs) if n.op != "parameter")]
+    link(g)
+
+
+def late(param: Node, new: Node, users: dict[int, list[Node]]) -> bool:
+    """Whether something may read a carry after its new value is written."""
+    if new is param:
+        return False
+    reads = users.get(id(param), [])
+    if not reads:
+        return False
+    before = ancestors(new)
+    for u in reads:
+        if id(u) in before:
+            continue
+        if u is new and overwrites(new, param):
+            continue
+        return True
+    return False
+
+
+def overwrites(node: Node, x: Node) -> bool:
+    """Whether the node may write its result over `x`."""
+    if updated(node) is x:
+        return True
+    if node.fused is not None:
+        return (
+            bool(node.fused.elementwise.get(id(x), False))
+            and x.nbytes == node.nbytes
+            and x.shape == node.shape
+        )
+    return node.op in ELEMENTWISE and x.shape == node.shape and x.nbytes == node.nbytes
+
+
+def ancestors(node: Node) -> set[int]:
+    """Everything the node depends on."""
+    seen: set[int] = set()
+    stack = list(node.operands)
+    while stack:
+        x = stack.pop()
+        if id(x) not in seen:
+            seen.add(id(x))
+            stack.extend(x.operands)
+    return seen

@@ -1,0 +1,135 @@
+"""A small graph in the compiler's vocabulary: what the passes of the memory model work on. No JAX.
+
+A `Node` is one instruction. Shapes leave out dimensions of size 1, so that reshapes which only add
+or drop them vanish, as they do in the compiler (whose simplifier moves them out of the way).
+`Graph.add` hash-conses: equal instructions on equal operands are one node, which is the compiler's
+common-subexpression elimination.
+"""
+
+from math import prod
+from typing import Any
+
+Shape = tuple[int, ...]
+
+ITEM_BYTES = {
+    "bool": 1, "int4": 1, "uint4": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32":
+    4, "int64": 8, "uint64": 8, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8,
+    "complex128": 16,
+}  # fmt: skip
+
+
+class Node:
+    """One instruction: an operation, its result's shape and dtype, its operands and its users."""
+
+    __slots__ = (
+        "attrs", "bodies", "dtype", "eqn", "fused", "id", "nbytes", "op", "operands", "shape", "size",
+        "users",
+    )  # fmt: skip
+
+    def __init__(
+        self, op: str, shape: Shape, dtype: str, operands: list["Node"], attrs: Any, eqn: int, id: int
+    ):
+        self.op = op
+        self.shape = shape
+        self.dtype = dtype
+        self.operands = operands
+        self.attrs = attrs
+        self.eqn = eqn
+        self.id = id
+        self.size = prod(shape)
+        self.nbytes = self.size * ITEM_BYTES.get(dtype, 1)
+        self.users: list[Node] = []
+        self.bodies: list[Graph] = []
+        self.fused: Any = None
+
+    def __repr__(self) -> str:
+        args = ",".join(str(o.id) for o in self.operands)
+        return f"%{self.id}={self.op}:{self.dtype}{list(self.shape)}({args}){self.attrs or ''}"
+
+
+class Graph:
+    """A computation: parameters, nodes in the order they were made, outputs."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.params: list[Node] = []
+        self.outputs: list[Node] = []
+        self._seen: dict[Any, Node] = {}
+        self.eqn = -1  # the top-level equation now being lowered
+
+    def add(
+        self, op: str, shape: Shape, dtype: str, operands: tuple[Node, ...] = (), attrs: Any = None
+    ) -> Node:
+        """The node for this instruction: an equal one that exists, or a new one."""
+        key = (op, shape, dtype, tuple([o.id for o in operands]), attrs)
+        node = self._seen.get(key)
+        if node is None:
+            node = self.new(op, shape, dtype, operands, attrs)
+            self._seen[key] = node
+        return node
+
+    def new(
+        self, op: str, shape: Shape, dtype: str, operands: tuple[Node, ...] = (), attrs: Any = None
+    ) -> Node:
+        """A node that is never shared: parameters, loops, barriers, anything with an effect."""
+        node = Node(op, shape, dtype, list(operands), attrs, self.eqn, len(self.nodes))
+        self.nodes.append(node)
+        return node
+
+    def param(self, shape: Shape, dtype: str) -> Node:
+        node = self.new("parameter", shape, dtype, (), len(self.params))
+        self.params.append(node)
+        return node
+
+    def constant(self, value: Any, dtype: str) -> Node:
+        """A scalar constant."""
+        return self.add("constant", (), dtype, (), value)
+
+    def scalar(self, value: Any, shape: Shape, dtype: str) -> Node:
+        """A scalar constant broadcast to `shape`."""
+        c = self.constant(value, dtype)
+        return self.add("broadcast", shape, dtype, (c,), ()) if shape else c
+
+    def prune(self) -> None:
+        """Drops what no output needs, renumbers in depth-first post-order, and fills in the users."""
+        self.nodes = post_order(self.outputs)
+        seen = set(map(id, self.nodes))
+        self.nodes = [p for p in self.params if id(p) not in seen] + self.nodes
+        link(self)
+
+
+def post_order(outputs: list[Node]) -> list[Node]:
+    """Operands before users, depth first from the outputs, as the compiler's own post-order."""
+    done: set[int] = set()
+    order: list[Node] = []
+    for root in outputs:
+        if id(root) in done:
+            continue
+        stack: list[tuple[Node, int]] = [(root, 0)]
+        while stack:
+            node, i = stack.pop()
+            if id(node) in done:
+                continue
+            operands = node.operands
+            while i < len(operands) and id(operands[i]) in done:
+                i += 1
+            if i < len(operands):
+                stack.append((node, i + 1))
+                stack.append((operands[i], 0))
+            else:
+                done.add(id(node))
+                order.append(node)
+    return order
+
+
+def link(graph: Graph) -> None:
+    """Renumbers the nodes and rebuilds the lists of users (each user once, in the order of the nodes)."""
+    for i, node in enumerate(graph.nodes):
+        node.id = i
+        node.users = []
+    for node in graph.nodes:
+        last = None
+        for operand in node.operands:
+            if operand is not last and (not operand.users or operand.users[-1] is not node):
+                operand.users.append(node)
+            last = operand

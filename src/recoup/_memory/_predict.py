@@ -1,0 +1,191 @@
+"""The pipeline of the memory model: jaxpr -> graph -> layouts -> fusion -> copies -> schedule ->
+buffers.
+
+It imitates XLA:CPU's pipeline pass by pass; each module says which pass it follows. Other backends
+have the same structure and other rules: their predictions are marked as unverified in
+`Prediction.opaque`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from recoup import _compat
+from recoup._memory import _control, _special
+from recoup._memory._allocate import Arena, allocate
+from recoup._memory._copies import definer, insert_copies
+from recoup._memory._fusion import fuse_loops
+from recoup._memory._graph import ITEM_BYTES, Graph, Node
+from recoup._memory._layout import assign_layouts
+from recoup._memory._library import fuse_library
+from recoup._memory._lower import Lowering, full_shape, squeeze
+from recoup._memory._results import Live, MemoryBytes, Point, Prediction
+from recoup._memory._schedule import breadth_first
+from recoup._memory._tables import CPU, Tables
+
+_LOADED = (_control, _special)  # they register their rules
+
+
+def _aval_bytes(aval: Any) -> int:
+    shape, dtype = full_shape(aval)
+    return int(np.prod(shape, dtype=np.int64)) * ITEM_BYTES.get(dtype, 1)
+
+
+def _optimize(g: Graph, t: Tables) -> None:
+    """Layouts and fusion, in this computation and all inside it."""
+    g.prune()
+    for node in g.nodes:
+        for inner in node.bodies:
+            _optimize(inner, t)
+    assign_layouts(g)
+    g.prune()
+    fuse_library(g, t)
+    g.prune()
+    fuse_loops(g, t)
+
+
+def _copy_all(g: Graph, *, body: bool, owned: frozenset[int]) -> None:
+    for node in g.nodes:
+        for i, inner in enumerate(node.bodies):
+            _copy_all(inner, body=node.op == "while" and i == 0, owned=frozenset())
+    insert_copies(g, body=body, owned=owned)
+
+
+def _arena(g: Graph, *, body: bool, reverse: bool, donated: dict[int, int]) -> Arena:
+    inner: dict[int, int] = {}
+    for node in g.nodes:
+        if node.bodies:
+            inner[id(node)] = max(
+                _arena(b, body=node.op == "while" and i == 0, reverse=reverse, donated={}).peak_bytes
+                for i, b in enumerate(node.bodies)
+            )
+    order = breadth_first(g, reverse=reverse)
+    return allocate(g, order, inner, body=body, donated=donated)
+
+
+def predict(
+    jaxpr: Any,
+    *,
+    donated: Sequence[bool] = (),
+    backend: str = "cpu",
+    barriers_hold: bool = True,
+    orders: int = 2,
+) -> Prediction:
+    """Predicts the compiled memory of a program from its jaxpr, without compiling.
+
+    Args:
+      jaxpr: a closed jaxpr, usually of a whole training step.
+      donated: for each input, whether it is donated.
+      backend: the platform; only "cpu" is verified against its compiler.
+      barriers_hold: whether barriers survive the compiler's common-subexpression elimination.
+      orders: how many orders of simultaneously ready operations to try; the interval spans them.
+
+    Returns:
+      The prediction, all sizes in bytes.
+    """
+    inner, consts = _compat.open_jaxpr(jaxpr)
+    opaque: dict[str, None] = {}
+    if backend != "cpu":
+        opaque[f"backend {backend} (rules unverified)"] = None
+    g = Graph()
+    low = Lowering(g, opaque, barriers_hold=barriers_hold)
+    params = []
+    for v in inner.invars:
+        shape, dtype = full_shape(v.aval)
+        params.append(g.param(squeeze(shape), dtype))
+    const_nodes = [low.const(c) for c in consts]
+    g.outputs = low.jaxpr(inner, const_nodes, params, top=True)
+
+    arguments = sum(_aval_bytes(v.aval) for v in inner.invars)
+    outputs = sum(_aval_bytes(v.aval) for v in inner.outvars)
+    if len(inner.outvars) > 1:
+        outputs += 8 * len(inner.outvars)
+    constants = sum(_aval_bytes(v.aval) for v in _const_avals(inner))
+    aliases = _match_donations(inner, donated)
+    aliased = sum(_aval_bytes(inner.outvars[k].aval) for k in aliases)
+
+    _optimize(g, CPU)
+    _copy_all(g, body=False, owned=frozenset(aliases.values()))
+    arenas = [_arena(g, body=False, reverse=bool(i % 2), donated=aliases) for i in range(max(1, orders))]
+    peaks = sorted(a.peak_bytes for a in arenas)
+
+    def memory(temporaries: int) -> MemoryBytes:
+        return MemoryBytes(arguments, outputs, aliased, temporaries, constants)
+
+    first = arenas[0]
+    sources = _Sources(inner)
+    timeline = tuple(
+        Point(i, live, _name(n), n.eqn, sources[n.eqn])
+        for i, (n, live) in enumerate(zip(first.order, first.live, strict=True))
+    )
+    peak = tuple(Live(b, _name(n), n.eqn, sources[n.eqn], n.shape, n.dtype) for n, b in first.alive)
+    return Prediction(
+        memory(peaks[0]), memory(first.peak_bytes), memory(peaks[-1]), timeline, peak, tuple(opaque)
+    )
+
+
+def buffers(jaxpr: Any) -> list[tuple[bool, ...]]:
+    """For each top-level equation, which of its results the compiler writes to a buffer.
+
+    The others are fused into their readers: recomputed there, if there are several. Results that are another
+    value under another name (a reshape, a barrier's result) count as written if that value is.
+    """
+    inner, consts = _compat.open_jaxpr(jaxpr)
+    g = Graph()
+    low = Lowering(g, {}, barriers_hold=True)
+    params = []
+    for v in inner.invars:
+        shape, dtype = full_shape(v.aval)
+        params.append(g.param(squeeze(shape), dtype))
+    g.outputs = low.jaxpr(inner, [low.const(c) for c in consts], params, top=True)
+    _optimize(g, CPU)
+    written = set()
+    for node in g.nodes:
+        written.add(id(node))
+        if node.fused is not None:
+            written.add(id(node.fused.root))
+        elif node.op == "library":
+            written.add(id(node.attrs[2]))
+    return [tuple([id(definer(x)) in written for x in outs]) for outs in low.values]
+
+
+def _const_avals(inner: Any) -> Sequence[Any]:
+    return list(inner.constvars)
+
+
+def _name(node: Node) -> str:
+    if node.fused is not None:
+        return str(node.fused.root.op)
+    if node.op == "library":
+        return str(node.attrs[0])
+    return node.op
+
+
+def _match_donations(inner: Any, donated: Sequence[bool]) -> dict[int, int]:
+    """Output -> donated input of the same shape and dtype, first come first served as JAX matches them."""
+    free: dict[Any, list[int]] = {}
+    for i, (v, d) in enumerate(zip(inner.invars, donated, strict=False)):
+        if d:
+            free.setdefault(full_shape(v.aval), []).append(i)
+    out: dict[int, int] = {}
+    for k, v in enumerate(inner.outvars):
+        have = free.get(full_shape(v.aval))
+        if have:
+            out[k] = have.pop(0)
+    return out
+
+
+class _Sources:
+    """`file:line` of each top-level equation, read when asked for."""
+
+    def __init__(self, inner: Any):
+        self.eqns = inner.eqns
+        self.cache: dict[int, str] = {-1: ""}
+
+    def __getitem__(self, i: int) -> str:
+        got = self.cache.get(i)
+        if got is None:
+            frame = _compat.user_frame(self.eqns[i])
+            got = self.cache[i] = f"{frame.file}:{frame.line}" if frame is not None else ""
+        return got

@@ -1,0 +1,299 @@
+"""Building nodes with the compiler's algebraic rules applied on the way.
+
+Each function makes one instruction the way the simplifier leaves it: reshapes and broadcasts merged
+or moved, divisions by constants and by broadcasts turned into products, neutral elements dropped,
+constants folded. Only rules that change which buffers exist are here. Found by reading the
+compiler's own per-pass dumps.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from recoup._memory._graph import Graph, Node, Shape
+
+_FOLD: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "maximum": max,
+    "minimum": min,
+}
+_COMMUTE = frozenset({"add", "multiply", "maximum", "minimum", "and", "or", "xor"})
+
+
+def is_float(dtype: str) -> bool:
+    return dtype[0] == "f" or (dtype[0] == "b" and dtype != "bool")
+
+
+def scalar_value(node: Node) -> Any:
+    """The value, if the node is a scalar constant or a broadcast of one; else None."""
+    if node.op == "broadcast":
+        node = node.operands[0]
+    return node.attrs if node.op == "constant" and not node.shape else None
+
+
+def is_scalar_like(node: Node) -> bool:
+    """A scalar, or a broadcast of one."""
+    return not node.shape or (node.op == "broadcast" and not node.operands[0].shape)
+
+
+def broadcast(g: Graph, x: Node, shape: Shape, dims: Sequence[int]) -> Node:
+    """`x` spread to `shape`; `dims[i]` is the place of its dimension i in the result."""
+    dims = tuple(dims)
+    if x.shape == shape:
+        return x
+    if x.op == "broadcast":
+        return g.add("broadcast", shape, x.dtype, (x.operands[0],), tuple([dims[d] for d in x.attrs]))
+    return g.add("broadcast", shape, x.dtype, (x,), dims)
+
+
+def reshape(g: Graph, x: Node, shape: Shape) -> Node:
+    if x.op == "reshape":
+        x = x.operands[0]
+    if x.shape == shape:
+        return x
+    if x.op == "broadcast":
+        inner = x.operands[0]
+        if not inner.shape:
+            return broadcast(g, inner, shape, ())
+        moved = _reshape_broadcast(x, shape)
+        if moved is not None:
+            return broadcast(g, reshape(g, inner, moved[0]), shape, moved[1])
+    return g.add("reshape", shape, x.dtype, (x,))
+
+
+def _groups(a: Shape, b: Shape) -> list[tuple[int, int, int, int]] | None:
+    """The finest matching pieces (a0, a1, b0, b1) of two shapes of equal size, or None."""
+    out = []
+    i = j = 0
+    while i < len(a) or j < len(b):
+        i0, j0 = i, j
+        if i >= len(a) or j >= len(b):
+            return None
+        p, q = a[i], b[j]
+        i, j = i + 1, j + 1
+        while p != q:
+            if p < q:
+                if i >= len(a):
+                    return None
+                p *= a[i]
+                i += 1
+            else:
+                if j >= len(b):
+                    return None
+                q *= b[j]
+                j += 1
+        out.append((i0, i, j0, j))
+    return out
+
+
+def _reshape_broadcast(x: Node, shape: Shape) -> tuple[Shape, tuple[int, ...]] | None:
+    """A reshape of a broadcast as a broadcast of a reshape: (operand's new shape, its new dims)."""
+    groups = _groups(x.shape, shape)
+    if groups is None:
+        return None
+    dims = set(x.attrs)
+    inner: list[int] = []
+    new_dims: list[int] = []
+    for i0, i1, j0, j1 in groups:
+        have = [d in dims for d in range(i0, i1)]
+        if all(have):
+            inner.extend(shape[j0:j1])
+            new_dims.extend(range(j0, j1))
+        elif any(have):
+            return None
+    if list(x.attrs) != sorted(x.attrs):
+        return None
+    return tuple(inner), tuple(new_dims)
+
+
+def transpose(g: Graph, x: Node, perm: Sequence[int]) -> Node:
+    perm = tuple(perm)
+    if x.op == "transpose":
+        perm = tuple([x.attrs[p] for p in perm])
+        x = x.operands[0]
+    if perm == tuple(range(len(perm))):
+        return x
+    shape = tuple([x.shape[p] for p in perm])
+    if x.op == "broadcast":
+        inverse = {p: i for i, p in enumerate(perm)}
+        dims = [inverse[d] for d in x.attrs]
+        if dims == sorted(dims):
+            return broadcast(g, x.operands[0], shape, dims)
+    if x.op == "dot" and perm == (1, 0) and len(x.shape) == 2 and x.attrs[0] == 0:
+        lhs, rhs = x.operands
+        return g.add("dot", shape, x.dtype, (rhs, lhs), (0, x.attrs[2], x.attrs[1], x.attrs[3]))
+    return g.add("transpose", shape, x.dtype, (x,), perm)
+
+
+def reduce(g: Graph, x: Node, dims: Sequence[int], kind: str, dtype: str | None = None) -> Node:
+    """A reduction over `dims` with the operation `kind`."""
+    dims = tuple(sorted(dims))
+    if not dims:
+        return x
+    shape = tuple([s for i, s in enumerate(x.shape) if i not in dims])
+    if x.op == "reshape":  # reduce the operand itself when whole dimensions of it go
+        inner = x.operands[0]
+        groups = _groups(inner.shape, x.shape)
+        if groups is not None:
+            inner_dims: list[int] = []
+            for i0, i1, j0, j1 in groups:
+                gone = [j in dims for j in range(j0, j1)]
+                if all(gone):
+                    inner_dims.extend(range(i0, i1))
+                elif any(gone):
+                    break
+            else:
+                return reshape(g, reduce(g, inner, inner_dims, kind, dtype), shape)
+    if x.op == "reduce" and x.attrs[1] == kind and kind != "arg":
+        kept = [d for d in range(len(x.operands[0].shape)) if d not in x.attrs[0]]
+        return reduce(g, x.operands[0], (*x.attrs[0], *(kept[d] for d in dims)), kind, dtype)
+    return g.add("reduce", shape, dtype or x.dtype, (x,), (dims, kind))
+
+
+def elementwise(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: Any = None) -> Node:
+    """An elementwise operation on operands of one shape (scalars are spread)."""
+    shape: Shape = ()
+    for a in args:
+        if a.shape:
+            shape = a.shape
+            break
+    if shape:
+        args = tuple([a if a.shape else broadcast(g, a, shape, ()) for a in args])
+    done = _simplify(g, op, dtype, args, shape)
+    if done is not None:
+        return done
+    # one operand is spread from something smaller, the others from scalars: compute small, spread the result
+    spread = None
+    for a in args:
+        if a.op == "broadcast":
+            if a.operands[0].shape:
+                if spread is not None and spread is not a:
+                    return g.add(op, shape, dtype, args, attrs)
+                spread = a
+        elif a.shape:
+            return g.add(op, shape, dtype, args, attrs)
+    if spread is not None:
+        small = spread.operands[0]
+        inner = tuple([small if a is spread else a.operands[0] for a in args])
+        return broadcast(g, elementwise(g, op, dtype, inner, attrs), shape, spread.attrs)
+    if shape and all(a.op == "broadcast" for a in args):
+        return broadcast(g, elementwise(g, op, dtype, tuple([a.operands[0] for a in args]), attrs), shape, ())
+    return g.add(op, shape, dtype, args, attrs)
+
+
+def _simplify(g: Graph, op: str, dtype: str, args: tuple[Node, ...], shape: Shape) -> Node | None:
+    """The rules for single operations; None if the operation stays."""
+    if len(args) == 1:
+        if op == "convert" and args[0].dtype == dtype:
+            return args[0]
+        if op == "negate":
+            value = scalar_value(args[0])
+            if isinstance(value, int | float):
+                return g.scalar(-value, shape, dtype)
+        return None
+    if len(args) != 2 or op not in _RULED:
+        return None
+    a, b = args
+    va, vb = scalar_value(a), scalar_value(b)
+    if isinstance(va, int | float) and isinstance(vb, int | float) and op in _FOLD:
+        return g.scalar(_FOLD[op](va, vb), shape, dtype)
+    if va is not None and op in _COMMUTE:
+        a, b, va, vb = b, a, vb, va
+    if vb is None:
+        if op == "divide" and b.op == "broadcast" and is_float(dtype) and a is not b:
+            if va is not None and va == 1:
+                return None
+            inner = b.operands[0]
+            inverse = elementwise(g, "divide", dtype, (g.scalar(1.0, inner.shape, dtype), inner))
+            return elementwise(g, "multiply", dtype, (a, broadcast(g, inverse, shape, b.attrs)))
+        return None
+    if op in ("add", "subtract") and vb == 0:
+        return a
+    if op in ("multiply", "divide") and vb == 1:
+        return a
+    if (op == "maximum" and vb == -math.inf) or (op == "minimum" and vb == math.inf):
+        return a
+    if not isinstance(vb, int | float):
+        return None
+    if op == "divide" and is_float(dtype) and vb != 0:
+        return elementwise(g, "multiply", dtype, (a, g.scalar(1.0 / vb, shape, dtype)))
+    if op == "subtract" and is_float(dtype):
+        return elementwise(g, "add", dtype, (a, g.scalar(-vb, shape, dtype)))
+    if op in ("multiply", "add") and a.op == op and is_float(dtype):
+        inner = scalar_value(a.operands[1])
+        if isinstance(inner, int | float):
+            return elementwise(g, op, dtype, (a.operands[0], g.scalar(_FOLD[op](inner, vb), shape, dtype)))
+    if op in _COMMUTE and a is not args[0]:
+        return g.add(op, shape, dtype, (a, b)) if a.op != "broadcast" else None
+    return None
+
+
+_RULED = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum"})
+
+
+def dot(
+    g: Graph, lhs: Node, rhs: Node, contract: tuple[Shape, Shape], batch_dims: tuple[Shape, Shape], dtype: str
+) -> Node:
+    """A dot_general in the compiler's canonical form.
+
+    Operands become [batch..., free, contract] and [batch..., contract, free] (or the one swap of the last
+    two, which the dot can read), by transposes and reshapes; the result is reshaped back to [batch..., lhs
+    free..., rhs free...]. The node's attrs are (number of batch dimensions, lhs contracts last, rhs contracts
+    last, None).
+    """
+    (lc, rc), (lb, rb) = contract, batch_dims
+    left, l_last = _side(g, lhs, lb, lc, contract_last=True)
+    right, r_last = _side(g, rhs, rb, rc, contract_last=False)
+    batch = tuple([lhs.shape[d] for d in lb])
+    l_free = tuple([s for d, s in enumerate(lhs.shape) if d not in lb and d not in lc])
+    r_free = tuple([s for d, s in enumerate(rhs.shape) if d not in rb and d not in rc])
+    shape = batch + ((math.prod(l_free),) if l_free else ()) + ((math.prod(r_free),) if r_free else ())
+    if not lc:  # an outer product is a product of broadcasts
+        nb, nl = len(batch), len(l_free)
+        full = batch + l_free + r_free
+        a = broadcast(g, transpose(g, lhs, _order(lhs, lb, lc)), full, range(nb + nl))
+        b = broadcast(
+            g, transpose(g, rhs, _order(rhs, rb, rc)), full, [*range(nb), *range(nb + nl, len(full))]
+        )
+        return elementwise(g, "multiply", dtype, (a, b))
+    node = g.add("dot", shape, dtype, (left, right), (len(batch), l_last, r_last, None))
+    return reshape(g, node, batch + l_free + r_free)
+
+
+def _order(x: Node, batch: Sequence[int], contract: Sequence[int]) -> list[int]:
+    free = [d for d in range(len(x.shape)) if d not in batch and d not in contract]
+    return [*batch, *free, *contract]
+
+
+def _side(
+    g: Graph, x: Node, batch: Sequence[int], contract: Sequence[int], *, contract_last: bool
+) -> tuple[Node, bool]:
+    """One operand in canonical form, and whether its contracting dimension is the last."""
+    nb = len(batch)
+    free = [d for d in range(len(x.shape)) if d not in batch and d not in contract]
+    if list(batch) != list(range(nb)) or len(contract) > 1 or len(free) > 1:
+        order = [*batch, *free, *contract] if contract_last else [*batch, *contract, *free]
+        x = transpose(g, x, order)
+        shape = x.shape[:nb]
+        sizes = [x.shape[i] for i in range(nb, len(x.shape))]
+        if contract_last:
+            nf = len(free)
+            f, c = math.prod(sizes[:nf]), math.prod(sizes[nf:])
+            tail = ((f,) if free else ()) + ((c,) if contract else ())
+        else:
+            nc = len(contract)
+            c, f = math.prod(sizes[:nc]), math.prod(sizes[nc:])
+            tail = ((c,) if contract else ()) + ((f,) if free else ())
+        x = reshape(g, x, shape + tail)
+        last = contract_last or not free
+    else:
+        last = not free or not contract or contract[0] > free[0]
+    # the dot can read the swap of the last two dimensions: fold such a transpose
+    if x.op == "transpose" and free and contract:
+        perm = x.attrs
+        n = len(perm)
+        if perm == (*range(n - 2), n - 1, n - 2):
+            x, last = x.operands[0], not last
+    return x, last

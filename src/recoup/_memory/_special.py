@@ -1,0 +1,98 @@
+"""Indexed, windowed, sorted and random operations, as the compiler leaves them."""
+
+from typing import Any
+
+from recoup._memory import _rules as rules
+from recoup._memory._graph import Node
+from recoup._memory._lower import Lowering, full_shape, rule, squeeze
+
+
+def _one(low: Lowering, op: str, eqn: Any, xs: list[Node], attrs: Any = None) -> list[Node]:
+    shape, dtype = full_shape(eqn.outvars[0].aval)
+    return [low.g.add(op, squeeze(shape), dtype, tuple(xs), attrs)]
+
+
+@rule("gather")
+def _gather(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    p = eqn.params
+    return _one(low, "gather", eqn, xs, (str(p["dimension_numbers"]), tuple(p["slice_sizes"])))
+
+
+@rule("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max", "scatter_add", "scatter_mul")
+def _scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    p = eqn.params
+    return _one(low, "scatter", eqn, xs, (eqn.primitive.name, str(p["dimension_numbers"])))
+
+
+@rule("dynamic_slice")
+def _dynamic_slice(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    return _one(low, "dynamic-slice", eqn, xs, tuple(eqn.params["slice_sizes"]))
+
+
+@rule("dynamic_update_slice")
+def _dynamic_update_slice(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    return _one(low, "dynamic-update-slice", eqn, xs)
+
+
+@rule("conv_general_dilated")
+def _conv(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    p = eqn.params
+    dn = p["dimension_numbers"]
+    key = (str(dn), tuple(p["window_strides"]), tuple(p["padding"]), tuple(p["lhs_dilation"]),
+           tuple(p["rhs_dilation"]), p["feature_group_count"], p["batch_group_count"])  # fmt: skip
+    n = len(dn.lhs_spec)
+    lhs_order = (dn.lhs_spec[0], *dn.lhs_spec[2:], dn.lhs_spec[1])
+    rhs_order = (*dn.rhs_spec[2:], dn.rhs_spec[1], dn.rhs_spec[0])
+    out_order = (dn.out_spec[0], *dn.out_spec[2:], dn.out_spec[1])
+    lhs = _reorder(low, xs[0], tuple(eqn.invars[0].aval.shape), lhs_order)
+    rhs = _reorder(low, xs[1], tuple(eqn.invars[1].aval.shape), rhs_order)
+    shape, dtype = full_shape(eqn.outvars[0].aval)
+    canonical = squeeze(tuple([shape[d] for d in out_order]))
+    out = low.g.add("convolution", canonical, dtype, (lhs, rhs), key)
+    inverse = [out_order.index(d) for d in range(n)]
+    return [_reorder(low, out, tuple([shape[d] for d in out_order]), tuple(inverse))]
+
+
+def _reorder(low: Lowering, x: Node, shape: tuple[int, ...], perm: tuple[int, ...]) -> Node:
+    kept = [d for d, s in enumerate(shape) if s != 1]
+    where = {d: i for i, d in enumerate(kept)}
+    return rules.transpose(low.g, x, [where[d] for d in perm if d in where])
+
+
+@rule("reduce_window_max", "reduce_window_sum", "reduce_window_min", "reduce_window")
+def _reduce_window(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    p = eqn.params
+    return _one(low, "reduce-window", eqn, xs, (eqn.primitive.name, tuple(p["window_dimensions"])))
+
+
+@rule("select_and_scatter_add", "select_and_gather_add")
+def _select_and_scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    return _one(low, "select-and-scatter", eqn, xs)
+
+
+@rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+def _cumulative(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    return _one(
+        low, "reduce-window", eqn, xs, (eqn.primitive.name, eqn.params["axis"], eqn.params["reverse"])
+    )
+
+
+@rule("sort")
+def _sort(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    return low.multi("sort", eqn, xs)
+
+
+@rule("top_k", "approx_top_k")
+def _top_k(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    return low.multi("custom-call", eqn, xs, "top_k")
+
+
+@rule("threefry2x32")
+def _threefry(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    return low.multi("custom-call", eqn, xs, "threefry")
+
+
+@rule("random_bits", "random_seed", "random_fold_in", "random_split", "random_gamma", "rng_bit_generator",
+      "rng_uniform", "random_clone")  # fmt: skip
+def _random(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    return low.multi("custom-call", eqn, xs, eqn.primitive.name)

@@ -1,0 +1,56 @@
+"""What the compiler's passes know by name and number, per version: lists of operations and thresholds.
+
+`tests/memory/test_probes.py` compiles a tiny program for each and notices when one moves.
+"""
+
+from dataclasses import dataclass
+
+ELEMENTWISE = frozenset({
+    "add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "remainder", "and", "or", "xor",
+    "not", "negate", "exponential", "log", "exp2", "log1p", "expm1", "tanh", "sine", "cosine", "tan",
+    "sqrt", "rsqrt", "cbrt", "erf", "abs", "sign", "floor", "ceil", "round", "is-finite", "atan2", "clamp",
+    "popcnt", "clz", "shift-left", "shift-right", "nextafter", "reduce-precision", "real", "imag",
+    "complex", "conj", "compare", "select", "convert", "copy", "asin", "acos", "atan", "sinh", "cosh",
+    "asinh", "acosh", "atanh", "erf_inv", "erfc", "lgamma", "digamma", "bessel", "igamma", "betainc",
+})  # fmt: skip
+"""Operations that read, for each element of the result, the same element of each operand."""
+
+LOOP_FUSIBLE = ELEMENTWISE | {
+    "reshape", "broadcast", "concatenate", "dynamic-slice", "dynamic-update-slice", "gather", "iota", "pad",
+    "reduce", "reverse", "slice", "transpose",
+}  # fmt: skip
+"""Operations that a loop fusion may contain."""
+
+EXPENSIVE = frozenset({
+    "divide", "remainder", "tanh", "power", "rsqrt", "sqrt", "cbrt", "exponential", "exp2", "expm1", "log",
+    "log1p", "erf", "atan2", "gather", "reduce", "dot", "convolution", "scatter", "sort", "reduce-window",
+    "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erf_inv", "erfc", "lgamma",
+    "digamma", "bessel", "igamma", "betainc", "nextafter",
+})  # fmt: skip
+"""Operations never computed twice."""
+
+REUSES = frozenset(
+    {"broadcast", "dot", "convolution", "gather", "scatter", "sort", "reduce-window", "custom-call"}
+)
+"""Operations that read elements of an operand more than once."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """One compiler's numbers."""
+
+    library_ops: frozenset[str]
+    library_min_elements: int = 4096  # in the result or an operand
+    library_min_dot: int = 8  # the largest of m, k, n
+    code_duplication: int = 15  # times one producer may be emitted inside a fusion
+    concatenate_arguments: int = 8  # more operands than this are not fused
+    reductions_in_fusion: int = 5
+
+
+LIBRARY_UNARY = frozenset({
+    "abs", "ceil", "convert", "cosine", "erf", "exponential", "expm1", "floor", "log", "log1p", "negate",
+    "round", "rsqrt", "sign", "sine", "sqrt", "tanh",
+})  # fmt: skip
+LIBRARY_BINARY = frozenset({"add", "divide", "maximum", "minimum", "multiply", "power", "subtract"})
+
+CPU = Tables(library_ops=LIBRARY_UNARY | LIBRARY_BINARY)
