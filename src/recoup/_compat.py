@@ -4,14 +4,24 @@ Each function says which names moved between the supported versions (JAX 0.10.2 
 meaning to both.
 """
 
+import os
+import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.extend.core as jec
+import jax.extend.linear_util as lu
+from jax._src import core as core_internal
 from jax._src import source_info_util
+from jax._src.interpreters import ad as ad_internal
 from jax._src.interpreters import mlir as mlir_internal
 from jax._src.interpreters import partial_eval
+from jax._src.state import discharge as state_discharge
+from jax._src.state.types import AbstractRef, AccumEffect, RefEffect, WriteEffect
+from jax.api_util import debug_info
+from jax.interpreters import ad, batching
 
 Var = jec.Var
 Literal = jec.Literal
@@ -197,3 +207,188 @@ def partitioned_automatically(ctx: Any) -> bool:
         return set(axes.manual_axes) != set(axes.mesh.axis_names)
     devices = getattr(axes, "num_devices", 1)
     return devices is None or devices > 1
+
+
+def shape_of(aval: Any) -> Any:
+    """An abstract value as an argument to trace with, weak type kept."""
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
+def trace_thunk(fun: Callable[[], list[Any]], label: str, where: str) -> tuple[Any, list[Any]]:
+    """A function of nothing as an open jaxpr whose inputs are the arrays and tracers that it captured, and these.
+
+    `label` and `where` name the function in JAX's own errors about escaped and concretised tracers.
+    """
+    info = debug_info(label, fun, (), {}, sourceinfo=where)
+    jaxpr, _, captured = partial_eval.trace_to_jaxpr_dynamic(lu.wrap_init(fun, debug_info=info), [])
+    return partial_eval.convert_constvars_jaxpr(jaxpr), list(captured)
+
+
+def trace_flat(fun: Callable[..., list[Any]], avals: Sequence[Any], label: str) -> tuple[Any, list[Any]]:
+    """A function of arrays as an open jaxpr; arrays that it captured become its first inputs, and are returned."""
+    info = debug_info(label, fun, (0,) * len(avals), {})
+    jaxpr, _, captured = partial_eval.trace_to_jaxpr_dynamic(lu.wrap_init(fun, debug_info=info), list(avals))
+    return partial_eval.convert_constvars_jaxpr(jaxpr), list(captured)
+
+
+def from_current_trace(x: Any) -> bool:
+    """Whether a value was made by the innermost trace in progress, rather than captured from outside it."""
+    return isinstance(x, jax.core.Tracer) and x._trace is core_internal.trace_ctx.trace
+
+
+def nothing_is_traced() -> bool:
+    """Whether JAX evaluates operations one by one here: no jit, grad, vmap or loop around."""
+    return bool(core_internal.trace_state_clean())
+
+
+def _closed(jaxpr: Any) -> Any:
+    return jaxpr if JAXPR_HOLDS_CONSTS else jec.ClosedJaxpr(jaxpr, ())
+
+
+def _opened(closed: Any) -> tuple[Any, list[Any]]:
+    """A closed jaxpr as an open one whose first inputs are its constants, and these."""
+    jaxpr, consts = open_jaxpr(closed)
+    return partial_eval.convert_constvars_jaxpr(jaxpr), list(consts)
+
+
+def jvp_jaxpr(jaxpr: Any, nonzero: Sequence[bool]) -> tuple[Any, list[Any], list[bool]]:
+    """The open jaxpr of primals and nonzero tangents, constants that became its first inputs, which tangents of
+    the results are nonzero."""
+    out, out_nonzero = ad_internal.jvp_jaxpr(_closed(jaxpr), list(nonzero), False)
+    return (*_opened(out), list(out_nonzero))
+
+
+def split_by_saving(
+    jaxpr: Any, unknown: Sequence[bool], saveable: Callable[..., bool]
+) -> tuple[Any, Any, list[bool], list[bool], int]:
+    """An open jaxpr split into what runs now and what runs when the unknown inputs exist.
+
+    Returns the first part (known results, then values it saves), the second (saved values, then all inputs),
+    which results are unknown, which results the second part computes, and how many values are saved.
+    """
+    return partial_eval.partial_eval_jaxpr_custom(  # type: ignore[no-any-return]
+        jaxpr, list(unknown), [True] * len(unknown), False, False, saveable
+    )
+
+
+def split_by_data(jaxpr: Any, unknown: Sequence[bool]) -> tuple[Any, list[Any], Any, list[Any]]:
+    """An open jaxpr split into what its known inputs decide and the rest.
+
+    Returns the first part (results are what the second reads), its constants (first inputs), the second part
+    (reads these, then the unknown inputs) and its constants (its first inputs).
+    """
+    known, rest, out_unknown, _ = partial_eval.partial_eval_jaxpr_nounits(_closed(jaxpr), list(unknown), False)
+    first, consts = _opened(known)
+    decided = len(out_unknown) - sum(out_unknown)
+    if decided:
+        first = first.replace(outvars=first.outvars[decided:], debug_info=no_names(first))
+    return first, consts, *_opened(rest)
+
+
+def no_names(jaxpr: Any) -> Any:
+    """Debug information without names of arguments and results, for a jaxpr whose inputs or outputs changed."""
+    return jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+
+
+def dce_open(jaxpr: Any, used: Sequence[bool]) -> tuple[Any, list[bool]]:
+    """Dead code and dead inputs of an open jaxpr removed; which inputs are left."""
+    kept, used_inputs = partial_eval.dce_jaxpr(jaxpr, list(used))
+    return kept, list(used_inputs)
+
+
+def transpose_linear(jaxpr: Any, known: Sequence[Any], linear_avals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
+    """Cotangents of the last inputs of an open jaxpr that is linear in them; symbolic zeros stay symbolic."""
+    undefined = [ad.UndefinedPrimal(aval) for aval in linear_avals]
+    cotangents = ad_internal.backward_pass(jaxpr, False, (), [*known, *undefined], list(cts))
+    return list(cotangents[len(known) :])
+
+
+def batch_jaxpr(jaxpr: Any, axis_data: Any, dims: Sequence[Any]) -> tuple[Any, list[Any], list[bool]]:
+    """The open jaxpr over a batch, constants that became its first inputs, which results have the batch axis."""
+    wanted = [batching.zero_if_mapped] * len(jaxpr.outvars)
+    out, out_batched = batching.batch_jaxpr_axes(_closed(jaxpr), axis_data, list(dims), wanted)
+    return (*_opened(out), list(out_batched))
+
+
+def lower_inline(ctx: Any, jaxpr: Any, scope: str, *operands: Any) -> Sequence[Any]:
+    """Lowers an open jaxpr where the equation stands, effects in order."""
+    outs, tokens = mlir_internal.jaxpr_subcomp(
+        ctx.module_context,
+        jaxpr,
+        ctx.name_stack.extend(scope),
+        ctx.tokens_in,
+        (),
+        *operands,
+        dim_var_values=ctx.dim_var_values,
+        const_lowering=ctx.const_lowering,
+        outer_traceback=ctx.traceback,
+    )
+    ctx.set_tokens_out(tokens)
+    return outs
+
+
+def call_split_rule(param: str) -> Callable[..., Any]:
+    """JAX's rule for splitting a call inside another region (`jax.checkpoint`) or a loop's body."""
+
+    def same(unknown: Any, inst: Any, out_known: Any, out_inst: Any, num: Any, first: Any, second: Any) -> Any:
+        return first, second
+
+    return partial(partial_eval.call_partial_eval_custom_rule, param, same)
+
+
+def is_reference(aval: Any) -> bool:
+    """Whether a type is a mutable reference to an array."""
+    return isinstance(aval, AbstractRef)
+
+
+def written_references(jaxpr: Any) -> set[int]:
+    """Which inputs of an open jaxpr it writes."""
+    index = {v: i for i, v in enumerate(jaxpr.invars)}
+    found = set()
+    for effect in jaxpr.effects:
+        if isinstance(effect, WriteEffect | AccumEffect):
+            found.add(effect.input if isinstance(effect.input, int) else index[effect.input])
+    return found
+
+
+def discharge(jaxpr: Any) -> tuple[Any, list[Any]]:
+    """An open jaxpr with references as inputs, as a pure one: contents in, contents out after the results."""
+    return _opened(state_discharge.discharge_state(_closed(jaxpr)))
+
+
+name_p = jec.primitives.name_p  # JAX's `checkpoint_name`
+
+
+def with_open(body: Any, change: Callable[[Any], Any]) -> Any:
+    """A body, closed or open, with `change` applied to it as an open jaxpr of the same inputs."""
+    if JAXPR_HOLDS_CONSTS or not isinstance(body, jec.ClosedJaxpr):
+        return change(body)
+    inner = change(body.jaxpr)
+    return body if inner is body.jaxpr else jec.ClosedJaxpr(inner, body.consts)
+
+
+def is_plain_jit(eqn: Any) -> bool:
+    """Whether a jit equation has no shardings, layouts or compiler options of its own, so that inlining it
+    changes nothing."""
+    params = eqn.params
+    shardings = [*params.get("in_shardings", ()), *params.get("out_shardings", ())]
+    layouts = [*params.get("in_layouts", ()), *params.get("out_layouts", ())]
+    free = all(is_unspecified(s) for s in shardings) and all(layout is None for layout in layouts)
+    return free and not params.get("compiler_options_kvs")
+
+
+def touches_references(jaxpr: Any) -> bool:
+    """Whether an open jaxpr reads, writes or makes mutable references."""
+    return any(isinstance(e, RefEffect | core_internal.InternalMutableArrayEffect) for e in jaxpr.effects)
+
+
+_LIBRARIES = (os.path.dirname(jax.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
+
+
+def user_stacklevel() -> int:
+    """The `stacklevel` with which the caller of this function's caller points at a line outside JAX and recoup."""
+    frame: Any = sys._getframe(1)
+    level = 0
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame, level = frame.f_back, level + 1
+    return level + 1 if frame is not None else 1

@@ -1,0 +1,94 @@
+"""A deterministic ladder of schedules for one Program: each rung lower in memory and dearer than the one before. No JAX.
+
+Idea: for several divisions into zones, and for peaks from the plain program's down to the lowest, take the cheapest assignment;
+below that, restart points are thinned out (only every m-th boundary kept). All of them are executed by the machine, and the Pareto
+front of (peak, cost) is the ladder. `fit` walks it, so a smaller budget never gives a cheaper plan.
+Limits: peaks here are the machine's; the memory model and the compiler have the last word.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from recoup._planner.assign import assign
+from recoup._planner.layout import Layout, Zones, layout, zones
+from recoup._planner.machine import execute
+from recoup._planner.options import choices, choose, levels
+from recoup._program import Program
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One schedule of the ladder, with what the machine saw."""
+
+    schedule: tuple[int, ...]
+    kept: frozenset[int]
+    peak_bytes: int
+    cost: float
+    flops: float
+
+
+def ladder(program: Program, *, targets: int = 24) -> tuple[Layout, list[Rung]]:
+    """The rungs from the plain program down. The first rung recomputes nothing."""
+    plan = layout(program)
+    plain = execute(program, range(len(program.ops)))
+    first = Rung(tuple(range(len(program.ops))), frozenset(), plain.peak_bytes, 0.0, plain.flops)
+    if not plan.crossing:
+        return plan, [first]
+    rungs: dict[tuple[int, ...], Rung] = {}
+
+    def add(parts: Zones, kept: frozenset[int]) -> None:
+        schedule = assign(program, plan, parts, levels(program, plan, parts, kept)).schedule
+        if schedule not in rungs:
+            run = execute(program, schedule)
+            rungs[schedule] = Rung(schedule, kept, run.peak_bytes, run.cost, run.flops)
+
+    for count in _resolutions(program):
+        parts = zones(program, plan, count)
+        found = choices(program, plan, parts)
+        lowest = _lowest(found)
+        for peak in np.geomspace(plain.peak_bytes, max(1, lowest), targets):
+            kept = choose(found, int(peak))
+            if kept is not None:
+                add(parts, kept)
+        for kept in _thinned(program, plan, parts):
+            add(parts, kept)
+    return plan, [first, *pareto(rungs.values(), first.peak_bytes)]
+
+
+def pareto(rungs: Iterable[Rung], below: int) -> list[Rung]:
+    """Those that no other beats in both peak and cost, from the highest peak down."""
+    front: list[Rung] = []
+    for rung in sorted(rungs, key=lambda r: (r.cost, r.peak_bytes)):
+        if rung.peak_bytes < (front[-1].peak_bytes if front else below):
+            front.append(rung)
+    return front
+
+
+def _resolutions(program: Program) -> list[int]:
+    return [n for n in (4, 8, 16, 32, 64) if n <= max(4, len(program.ops) // 8)]
+
+
+def _lowest(found: object) -> int:
+    from recoup._planner.options import Choices
+
+    assert isinstance(found, Choices)
+    low, high = 0, max((o.high_bytes + o.kept_bytes for z in found.options for o in z), default=0) * 64
+    while high - low > max(1, high // 256):
+        middle = (low + high) // 2
+        low, high = (low, middle) if choose(found, middle) is not None else (middle, high)
+    return high
+
+
+def _thinned(program: Program, plan: Layout, parts: Zones) -> Iterable[frozenset[int]]:
+    """Every m-th boundary kept, the others restart points that are recomputed."""
+    forced = [v for v, value in enumerate(program.values) if value.producer >= 0 and not program.ops[value.producer].pure]
+    for every in (1, 2, 3, 4, 6, 8):
+        kept = {v for v in parts.boundary if _last_boundary(program, plan, parts, v) % every == 0}
+        yield frozenset(kept | {v for v in forced if v in plan.crossing})
+
+
+def _last_boundary(program: Program, plan: Layout, parts: Zones, v: int) -> int:
+    own = program.values[v].producer
+    return max(parts.zone[r] for r in program.readers[v] if plan.epoch[r] == plan.epoch[own])

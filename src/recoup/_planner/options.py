@@ -1,0 +1,158 @@
+"""Options for each zone, and one option a zone under a peak: minimum cuts, then a dynamic program. No JAX.
+
+Idea: with the values on zone boundaries kept, zones are independent but for the bytes they hold while earlier zones' backward
+runs. A sweep of minimum cuts gives each zone a few options (bytes kept, cost, most bytes alive meanwhile); a dynamic program over
+the zones of an epoch picks one each: cheapest total with, for each zone, the bytes held by the zones before it plus its own
+highest moment within the peak.
+Source: the persistent chain program of Rotor (Beaumont et al.) with options per block, restricted to one recomputation a zone.
+Limits: held bytes are counted in steps of 1/512 of the peak.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from recoup._planner.assign import KEPT, LOCAL, RESTART, assign
+from recoup._planner.layout import Layout, Zones
+from recoup._planner.machine import execute
+from recoup._planner.mincut import sweep
+from recoup._program import Program
+
+_BINS = 512
+
+
+@dataclass(frozen=True)
+class Option:
+    """What one minimum cut means for one zone: the values it keeps there, its cost and its highest moment."""
+
+    kept: frozenset[int]
+    kept_bytes: int
+    cost: float
+    high_bytes: int  # the most alive in this zone's forward or backward, less what earlier zones hold
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The options of every zone, under one division into zones."""
+
+    zones: Zones
+    options: tuple[tuple[Option, ...], ...]
+    epoch: tuple[int, ...]  # of each zone
+
+
+def levels(program: Program, plan: Layout, zones: Zones, kept: frozenset[int] | set[int]) -> dict[int, int]:
+    """The level of every early value that is not kept. A value that may not be recomputed is kept."""
+    last = max(plan.epoch, default=0)
+    level = {}
+    for v, value in enumerate(program.values):
+        p = value.producer
+        if p < 0 or v in kept or v in plan.free or plan.epoch[p] >= last or not program.ops[p].pure:
+            continue
+        level[v] = RESTART if v in zones.boundary else LOCAL
+    return level
+
+
+def choices(program: Program, plan: Layout, zones: Zones, limit: int = 16) -> Choices:
+    """Sweeps prices and evaluates each cut as a whole."""
+    last = max(plan.epoch, default=0)
+    recomputable = [
+        op.pure and plan.epoch[i] < last and not any(v in zones.boundary for v in op.writes)
+        for i, op in enumerate(program.ops)
+    ]
+    zone_epoch = [0] * zones.count
+    for i, z in enumerate(zones.zone):
+        zone_epoch[z] = plan.epoch[i]
+    found: list[list[Option]] = [[] for _ in range(zones.count)]
+    cuts = sweep(program, plan.crossing, recomputable=recomputable, free=plan.free, limit=limit)
+    for kept in (cut.kept for cut in cuts):
+        for z, option in enumerate(_evaluate(program, plan, zones, kept)):
+            if option not in found[z]:
+                found[z].append(option)
+    return Choices(zones, tuple(tuple(options) for options in found), tuple(zone_epoch))
+
+
+def _evaluate(program: Program, plan: Layout, zones: Zones, kept: frozenset[int]) -> list[Option]:
+    assigned = assign(program, plan, zones, levels(program, plan, zones, kept))
+    run = execute(program, assigned.schedule)
+    kept_bytes = [0] * zones.count
+    members: list[set[int]] = [set() for _ in range(zones.count)]
+    for v in kept:
+        z = zones.zone[program.values[v].producer]
+        kept_bytes[z] += program.values[v].bytes
+        members[z].add(v)
+    before = _held_before(zones, plan, program, kept_bytes)
+    high = [0] * zones.count
+    cost = [0.0] * zones.count
+    done: set[int] = set()
+    for step, index in enumerate(assigned.schedule):
+        if index in done:
+            cost[zones.zone[index]] += program.ops[index].cost
+        done.add(index)
+        z = assigned.zone[step] if assigned.zone[step] >= 0 else zones.zone[index]
+        high[z] = max(high[z], run.live_bytes[step] - before[z])
+    return [Option(frozenset(members[z]), kept_bytes[z], cost[z], high[z]) for z in range(zones.count)]
+
+
+def _held_before(zones: Zones, plan: Layout, program: Program, kept_bytes: Sequence[int]) -> list[int]:
+    epoch = [0] * zones.count
+    for i, z in enumerate(zones.zone):
+        epoch[z] = plan.epoch[i]
+    before, total = [], 0
+    for z in range(zones.count):
+        if z and epoch[z] != epoch[z - 1]:
+            total = 0
+        before.append(total)
+        total += kept_bytes[z]
+    return before
+
+
+def choose(found: Choices, peak_bytes: int) -> frozenset[int] | None:
+    """The kept values of the cheapest choice of one option a zone within `peak_bytes`, or None."""
+    unit = max(1.0, peak_bytes / _BINS)
+    kept: set[int] = set()
+    for e in sorted(set(found.epoch)):
+        picked = _choose_epoch([o for o, own in zip(found.options, found.epoch, strict=True) if own == e], peak_bytes, unit)
+        if picked is None:
+            return None
+        for option in picked:
+            kept |= option.kept
+    return frozenset(kept)
+
+
+def _choose_epoch(
+    options: Sequence[Sequence[Option]], peak_bytes: int, unit: float
+) -> list[Option] | None:
+    best = np.full(_BINS + 1, np.inf)
+    best[0] = 0.0
+    history: list[np.ndarray] = []
+    bins = np.arange(_BINS + 1)
+    for zone in options:
+        after = np.full(_BINS + 1, np.inf)
+        pick = np.full(_BINS + 1, -1, dtype=np.int64)
+        for k, option in enumerate(zone):
+            room = peak_bytes - option.high_bytes
+            if room < 0:
+                continue
+            shift = round(option.kept_bytes / unit)
+            allowed = np.where(bins * unit <= room, best, np.inf)
+            if shift > _BINS:
+                continue
+            shifted = np.concatenate([np.full(shift, np.inf), allowed[: _BINS + 1 - shift]]) + option.cost
+            better = shifted < after
+            after[better] = shifted[better]
+            pick[better] = k
+        history.append(pick)
+        best = after
+    if not np.isfinite(best).any():
+        return None
+    at = int(np.argmin(best))
+    picked: list[Option] = []
+    for zone, pick in zip(reversed(options), reversed(history), strict=True):
+        option = zone[int(pick[at])]
+        picked.append(option)
+        at -= round(option.kept_bytes / unit)
+    return picked[::-1]
+
+
+__all__ = ["KEPT", "Choices", "Option", "choices", "choose", "levels"]

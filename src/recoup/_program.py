@@ -1,0 +1,86 @@
+"""Program: a training step as operations and values, in the order in which it was traced. No JAX.
+
+Idea: everything that plans or reports works on this, whatever front end made it. An operation reads and writes values (by
+index); a value has bytes and one producer. Sizes are what a buffer of the value takes; whether the compiler gives it one is
+said by `Op.fusible`. Limits: one order, the traced one; the compiler may choose another (see `_memory`).
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+ARGUMENT = -1
+CONSTANT = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An array of the program. `producer` is an operation's index, ARGUMENT or CONSTANT."""
+
+    bytes: int
+    producer: int
+    text: str  # such as "f32[8,128]"
+    name: str = ""  # the argument's path, or a name given by the user
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An operation of the program.
+
+    `flops` are floating-point operations, `cost` is the planner's price of running it again (see `_cost`). `pure` operations
+    give the same result when run again; `fusible` ones are computed inside their readers where the compiler can; `heavy` ones
+    (products, convolutions, loops) never are. `source` is the user's line, `scope` the name stack.
+    """
+
+    name: str
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    flops: float
+    cost: float
+    pure: bool
+    fusible: bool
+    heavy: bool
+    source: str = ""
+    scope: str = ""
+    workspace_bytes: int = 0  # taken while it runs beside operands and results: the inside of a loop
+    detail: str = ""  # what tells two operations of one name apart: equal details and shapes mean equal work
+
+
+@dataclass(frozen=True)
+class Program:
+    """Operations in traced order; `inputs` and `constants` are available from the start, `outputs` must survive."""
+
+    ops: tuple[Op, ...]
+    values: tuple[Value, ...]
+    inputs: tuple[int, ...]
+    constants: tuple[int, ...]
+    outputs: tuple[int, ...]
+    donated: frozenset[int] = field(default_factory=frozenset)
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """For each value the operations that read it, in order."""
+        readers: list[list[int]] = [[] for _ in self.values]
+        for index, op in enumerate(self.ops):
+            for value in dict.fromkeys(op.reads):
+                readers[value].append(index)
+        return tuple(tuple(r) for r in readers)
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of the whole program."""
+        return sum(op.flops for op in self.ops)
+
+    @property
+    def argument_bytes(self) -> int:
+        """Bytes of the arguments."""
+        return sum(self.values[v].bytes for v in self.inputs)
+
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of the arrays that the step closes over."""
+        return sum(self.values[v].bytes for v in self.constants)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the results; a result returned twice counts twice, as each is an array of its own."""
+        return sum(self.values[v].bytes for v in self.outputs)

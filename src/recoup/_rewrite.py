@@ -1,0 +1,117 @@
+"""A schedule applied to a flat jaxpr: the same equations, recomputations behind barriers, nothing evaluated.
+
+Idea: equations are emitted in the schedule's order with fresh variables for repeats. Right before the window that needs them, what
+the repeats read from earlier and the value that opens the window (the trigger, newest on the backward chain) go through one
+barrier, and both are read through it from there on: otherwise the compiler drops the unused half of the barrier and the
+recomputation slides back into the forward pass. Parameters are read directly; only an operation that reads nothing else is
+given its parameters through the barrier, since it would merge with its first computation.
+Limits: a kept value's first late use also passes the barrier, so that its copies into other layouts are not made early.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from recoup import _barrier, _compat
+from recoup._compat import Literal, Var
+from recoup._inline import Flat
+from recoup._planner.layout import SMALL_BYTES, Layout
+from recoup._program import Program
+
+RECOMPUTE_SCOPE = "recoup_recompute"
+
+
+def rewrite(flat: Flat, program: Program, plan: Layout, schedule: Sequence[int]) -> Flat:
+    """The flat jaxpr that follows `schedule`; `program` and `plan` are those that the schedule was made for."""
+    return _Rewriter(flat, program, plan).run(schedule)
+
+
+class _Rewriter:
+    def __init__(self, flat: Flat, program: Program, plan: Layout):
+        self.flat, self.program, self.plan = flat, program, plan
+        self.vars: list[Any] = [None] * len(program.values)
+        self.index: dict[Any, int] = {}
+        everything = [*flat.constvars, *flat.invars, *(v for eqn in flat.eqns for v in eqn.outvars)]
+        for i, var in enumerate(everything):
+            self.vars[i] = var
+            self.index[var] = i
+        self.current: list[Any] = list(self.vars)  # what a use of a value reads now
+        self.fenced: set[int] = set()  # values that already passed a barrier
+        self.eqns: list[Any] = []
+
+    def run(self, schedule: Sequence[int]) -> Flat:
+        group: list[int] = []
+        done = [False] * len(self.program.ops)
+        window = 0
+        for index in schedule:
+            if done[index]:
+                group.append(index)
+                continue
+            done[index] = True
+            if self.plan.window[index] != window or group:
+                window = self.plan.window[index]
+                self._open(window, group)
+                group = []
+            self._emit(index, self.flat.eqns[index].outvars)
+        flat = self.flat
+        outvars = tuple(v if isinstance(v, Literal) else self._result(v) for v in flat.outvars)
+        return Flat(flat.constvars, flat.consts, flat.invars, outvars, tuple(self.eqns), flat.like)
+
+    def _result(self, var: Any) -> Any:
+        return var
+
+    def _emit(self, index: int, outvars: Sequence[Any], scope: str = "") -> None:
+        eqn = self.flat.eqns[index]
+        invars = [v if isinstance(v, Literal) else self.current[self.index[v]] for v in eqn.invars]
+        eqn = eqn.replace(invars=invars, outvars=list(outvars))
+        self.eqns.append(_compat.named(eqn, scope) if scope else eqn)
+
+    def _open(self, window: int, group: Sequence[int]) -> None:
+        """A barrier, then the recomputations of `group`."""
+        ops, values = self.program.ops, self.program.values
+        own = {v for o in group for v in ops[o].writes}
+        through: dict[int, None] = {}
+        behind: set[int] = set()  # values that cannot exist before the barrier
+        for o in group:
+            outside = [v for v in ops[o].reads if v not in own]
+            for v in outside:
+                if self._early(v) and values[v].producer >= 0 and values[v].bytes >= SMALL_BYTES:
+                    through[v] = None
+            if not any(v in behind or v in through for v in ops[o].reads):
+                through.update(dict.fromkeys(outside))
+            behind.update(ops[o].writes)
+        for v in self._first_late_uses(window):
+            if v not in own:
+                through[v] = None
+        trigger = self.plan.trigger[window]
+        if trigger in through:
+            del through[trigger]
+        if through and trigger >= 0:
+            operands = [*through, trigger]
+            outs = [Var(self.vars[v].aval) for v in operands]
+            params = _barrier.barrier_params(1, mode=_barrier.FENCE)
+            like = self.flat.eqns[values[trigger].producer] if values[trigger].producer >= 0 else None
+            self.eqns.append(
+                _compat.new_eqn([self.current[v] for v in operands], outs, _barrier.barrier_p, params, like)
+            )
+            for v, var in zip(operands, outs, strict=True):
+                self.current[v] = var
+            self.fenced.update(through)
+        for o in group:
+            outvars = [Var(v.aval) for v in self.flat.eqns[o].outvars]
+            self._emit(o, outvars, RECOMPUTE_SCOPE)
+            for v, var in zip(ops[o].writes, outvars, strict=True):
+                self.current[v] = var
+
+    def _early(self, v: int) -> bool:
+        """Whether what a use of `v` reads now was made in an earlier epoch, not by a recomputation."""
+        return self.current[v] is self.vars[v] or v in self.fenced
+
+    def _first_late_uses(self, window: int) -> list[int]:
+        if not hasattr(self, "_uses"):
+            uses: dict[int, list[int]] = {}
+            for v in self.plan.crossing:
+                own = self.program.values[v].producer
+                late = [r for r in self.program.readers[v] if self.plan.epoch[r] > self.plan.epoch[own]]
+                uses.setdefault(self.plan.window[late[0]], []).append(v)
+            self._uses = uses
+        return [v for v in sorted(self._uses.get(window, ())) if self.current[v] is self.vars[v]]

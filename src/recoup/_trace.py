@@ -1,0 +1,225 @@
+"""A step traced to one flat jaxpr, and that jaxpr as a Program.
+
+Idea: `jax.make_jaxpr` of the whole step holds forward, backward and optimizer; nothing depends on how the gradient was taken.
+Limits: tracing runs the step's Python once, as `jax.jit` does.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from recoup import _compat, _cost
+from recoup._compat import Literal
+from recoup._inline import Flat, flatten
+from recoup._planner.machine import execute
+from recoup._program import ARGUMENT, CONSTANT, Op, Program, Value
+
+ELEMENTWISE_EXTRA = frozenset(
+    "broadcast_in_dim reshape convert_element_type squeeze expand_dims select_n iota copy stop_gradient name "
+    "bitcast_convert_type real imag slice rev pad".split()
+)
+HEAVY = frozenset(
+    "dot_general conv_general_dilated scan while cond sort fft cholesky lu qr eigh svd triangular_solve custom_call "
+    "remat2 checkpoint shard_map ragged_dot scaled_matmul".split()
+)
+# Repeated, these would exchange data between devices again, run a loop of unknown length, or undo a region's own plan.
+NEVER_REPEATED = frozenset(
+    "while shard_map psum all_gather all_to_all ppermute reduce_scatter pmin pmax psum_invariant remat2 checkpoint "
+    "custom_call pure_callback optimization_barrier recoup_barrier infeed outfeed pallas_call".split()
+)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A traced step: the flat jaxpr, how to read arguments into it and results out of it, and its Program."""
+
+    flat: Flat
+    program: Program
+    in_tree: Any
+    out_tree: Any
+    in_avals: tuple[Any, ...]
+    argument_names: tuple[str, ...]
+    donated: tuple[bool, ...]
+
+
+def trace(
+    step: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    static_argnums: Sequence[int] = (),
+    static_argnames: Sequence[str] = (),
+    donate_argnums: Sequence[int] = (),
+    dissolve_regions: bool = False,
+) -> Traced:
+    """Traces `step`; nothing runs on a device. Arguments may be arrays or `jax.ShapeDtypeStruct`."""
+    bound = bind_static(step, args, kwargs or {}, static_argnums, static_argnames)
+    leaves, in_tree = jax.tree.flatten((bound.args, bound.kwargs))
+    paths = jax.tree_util.tree_flatten_with_path((bound.args, bound.kwargs))[0]
+    names = tuple(_argument_name(path, bound.positions) for path, _ in paths)
+    donated = _donated(bound, donate_argnums)
+
+    def flat_fun(*flat_args: Any) -> Any:
+        positional, named = jax.tree.unflatten(in_tree, flat_args)
+        return bound.fun(*positional, **named)
+
+    closed, out_shape = _compat.make_jaxpr(flat_fun)(*leaves)
+    flat = flatten(closed, dissolve_regions=dissolve_regions)
+    out_tree = jax.tree.structure(out_shape)
+    program = to_program(flat, names, donated)
+    avals = tuple(v.aval for v in flat.invars)
+    return Traced(flat, program, in_tree, out_tree, avals, names, donated)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A call with its static arguments taken out. `positions` are the original positions of `args`."""
+
+    fun: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    positions: tuple[int, ...]
+
+
+def bind_static(
+    step: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    static_argnums: Sequence[int],
+    static_argnames: Sequence[str],
+) -> Bound:
+    """Fixes the static arguments, by position or by name, as `jax.jit` reads them."""
+    names = set(static_argnames)
+    static = {n % len(args) if n < 0 else n for n in static_argnums} if args else set()
+    if names:
+        static |= _named_positions(step, names, len(args))
+    positions = tuple(i for i in range(len(args)) if i not in static)
+    fixed_kwargs = {k: v for k, v in kwargs.items() if k in names}
+
+    def fun(*dynamic: Any, **named: Any) -> Any:
+        full = list(args)
+        for position, value in zip(positions, dynamic, strict=True):
+            full[position] = value
+        return step(*full, **named, **fixed_kwargs)
+
+    dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in names}
+    return Bound(fun, tuple(args[i] for i in positions), dynamic_kwargs, positions)
+
+
+def _named_positions(step: Callable[..., Any], names: set[str], count: int) -> set[int]:
+    import inspect
+
+    try:
+        parameters = list(inspect.signature(step).parameters.values())
+    except (TypeError, ValueError):
+        return set()
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return {i for i, name in enumerate(positional[:count]) if name in names}
+
+
+def _donated(bound: Bound, donate_argnums: Sequence[int]) -> tuple[bool, ...]:
+    flags: list[bool] = []
+    for position, arg in zip(bound.positions, bound.args, strict=True):
+        flags += [position in donate_argnums] * len(jax.tree.leaves(arg))
+    return (*flags, *([False] * len(jax.tree.leaves(bound.kwargs))))
+
+
+def _argument_name(path: Sequence[Any], positions: Sequence[int]) -> str:
+    where, which, *rest = path
+    if where.idx == 0:
+        return f"args[{positions[which.idx]}]" + jax.tree_util.keystr(tuple(rest))
+    return which.key + jax.tree_util.keystr(tuple(rest))
+
+
+def to_program(flat: Flat, names: Sequence[str] = (), donated: Sequence[bool] = ()) -> Program:
+    """The flat jaxpr as a Program: operation i is equation i; values in the order in which they appear."""
+    values: list[Value] = []
+    index: dict[Any, int] = {}
+
+    def add(var: Any, producer: int, name: str = "") -> int:
+        index[var] = len(values)
+        values.append(Value(_compat.aval_bytes(var.aval), producer, _text(var.aval), name))
+        return index[var]
+
+    constants = tuple(add(v, CONSTANT) for v in flat.constvars)
+    inputs = tuple(
+        add(v, ARGUMENT, names[i] if i < len(names) else f"args[{i}]") for i, v in enumerate(flat.invars)
+    )
+    sources: dict[int, str] = {}
+    ops = []
+    for i, eqn in enumerate(flat.eqns):
+        reads = tuple(dict.fromkeys(index[v] for v in eqn.invars if not isinstance(v, Literal)))
+        label = eqn.params.get("name", "") if eqn.primitive.name == "name" else ""
+        writes = tuple(add(v, i, label) for v in eqn.outvars)
+        ops.append(_op(eqn, reads, writes, sources))
+    outputs = tuple(index[v] for v in flat.outvars if not isinstance(v, Literal))
+    kept = frozenset(inputs[i] for i, flag in enumerate(donated) if flag)
+    return Program(tuple(ops), tuple(values), inputs, constants, outputs, kept)
+
+
+def _op(eqn: Any, reads: tuple[int, ...], writes: tuple[int, ...], sources: dict[int, str]) -> Op:
+    name = eqn.primitive.name
+    # A trace shares one traceback among the equations of a line: reading it is slow, so it is read once.
+    key = id(eqn.source_info.traceback)
+    if key not in sources:
+        frame = _compat.user_frame(eqn)
+        sources[key] = f"{frame.file}:{frame.line} ({frame.function})" if frame else ""
+    heavy = name in HEAVY
+    return Op(
+        name=name,
+        reads=reads,
+        writes=writes,
+        flops=_cost.eqn_flops(eqn),
+        cost=_cost.price(eqn),
+        pure=not eqn.effects and name not in NEVER_REPEATED,
+        fusible=not heavy and (name in ELEMENTWISE_EXTRA or _elementwise(eqn)),
+        heavy=heavy,
+        source=sources[key],
+        scope=str(eqn.source_info.name_stack),
+        workspace_bytes=_workspace(eqn) if heavy else 0,
+        detail=_detail(eqn),
+    )
+
+
+def _workspace(eqn: Any) -> int:
+    """The most that the inside of a loop, branch or region holds at once."""
+    bodies = [to_program(flatten(body)) for body in _cost.sub_jaxprs(eqn)]
+    return max((execute(body, range(len(body.ops))).peak_bytes for body in bodies), default=0)
+
+
+def _elementwise(eqn: Any) -> bool:
+    """Every operand has the result's shape or is a scalar, and nothing is mixed across positions."""
+    name = eqn.primitive.name
+    if name in ("transpose", "dynamic_slice", "gather", "concatenate", "random_bits", "threefry2x32"):
+        return False
+    if name.startswith(("reduce", "cum", "scatter", "arg", "select_and", "dynamic_update")):
+        return False
+    if len(eqn.outvars) != 1 or eqn.effects or _cost.sub_jaxprs(eqn):
+        return False
+    shape = eqn.outvars[0].aval.shape if hasattr(eqn.outvars[0].aval, "shape") else None
+    return shape is not None and all(getattr(v.aval, "shape", None) in (shape, ()) for v in eqn.invars)
+
+
+def _detail(eqn: Any) -> str:
+    parts = []
+    for key in ("dimension_numbers", "window_strides", "axes", "axis", "permutation", "broadcast_dimensions", "name"):
+        if key in eqn.params:
+            parts.append(str(eqn.params[key]))
+    return ";".join(parts)
+
+
+_SHORT = {
+    "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int64": "i64",
+    "uint32": "u32", "int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "uint64": "u64",
+    "complex64": "c64", "complex128": "c128",
+}  # fmt: skip
+
+
+def _text(aval: Any) -> str:
+    shape = getattr(aval, "shape", None)
+    if shape is None:
+        return str(aval)
+    name = str(getattr(aval, "dtype", "?"))
+    return f"{_SHORT.get(name, name)}[{','.join(str(d) for d in shape)}]"
