@@ -61,6 +61,10 @@ class Entry:
 
     def float64(self, scale: str = "bench") -> tuple[Step, Args]:
         """The same step with the same numbers in float64. Call and run it under `jax.enable_x64`."""
+        if jnp.result_type(float) != np.float64:
+            raise RuntimeError(
+                "float64 is off: call this under jax.enable_x64(True), or set JAX_ENABLE_X64=1"
+            )
         step, args = self._ready(scale, None)
         return step, jax.tree.map(_widen, args)
 
@@ -72,10 +76,7 @@ class Entry:
 
 
 def _widen(x: jax.Array) -> jax.Array:
-    wide = jnp.asarray(x, np.float64) if x.dtype == np.float32 else x
-    if x.dtype == np.float32 and wide.dtype != np.float64:
-        raise RuntimeError("float64 is off: call this under jax.enable_x64(True), or set JAX_ENABLE_X64=1")
-    return wide
+    return x.astype(np.float64) if x.dtype == np.float32 else x
 
 
 ZOO: dict[str, Entry] = {

@@ -68,10 +68,14 @@ def momentum(params: Params, velocity: Params, grads: Params, rate: float = 0.01
 
 
 def adamw_init(params: Params) -> Params:
-    def zeros() -> Params:
-        return jax.tree.map(np.zeros_like, params)
+    """AdamW's state in mid-training: some mean square of the gradient has been seen.
 
-    return {"count": np.int32(0), "mean": zeros(), "square": zeros()}
+    From zero moments the first update is every gradient over its own magnitude, where rounding decides the
+    sign of the smallest: no two compilations would agree on it.
+    """
+    mean = jax.tree.map(np.zeros_like, params)
+    square = jax.tree.map(lambda p: np.full_like(p, 1e-4), params)
+    return {"count": np.int32(1000), "mean": mean, "square": square}
 
 
 def adamw(

@@ -1,0 +1,235 @@
+"""One model of the zoo, measured in one process: plain, by hand under each policy, recoup at several budgets.
+
+All variants are compiled first; their steps are then timed in turn, round by round, and a ratio is the
+median over rounds of a variant's time over plain's in the same round. FLOPs are counted on the jaxpr of each
+variant by one counter, loops times their length. Memory is the compiler's own (arguments + outputs - aliased
++ temporaries, and the arrays that the step closes over).
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+import recoup
+from benchmarks.agreement import distance, to_numpy
+from benchmarks.zoo import POLICIES, Entry
+from recoup import _cost
+from recoup._barrier import FENCE_OPTIONS
+from recoup._compat import BARRIERS_NEED_OPTION
+
+MIB = 2**20
+SHARES = (0.7, 0.5, 0.3)
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Bench:
+    """What is shared by the variants of one model: the plain step's numbers, and the rows made so far."""
+
+    entry: Entry
+    scale: str
+    args: tuple[Any, ...]
+    rows: list[Row] = field(default_factory=list)
+    runs: list[Callable[..., Any]] = field(default_factory=list)
+    plain_outputs: Any = None
+    exact_outputs: Any = None
+
+    def add(self, row: Row, run: Callable[..., Any]) -> None:
+        """Record a variant, and compare its result with plain's."""
+        outputs = to_numpy(jax.block_until_ready(run(*self.args)))
+        if self.plain_outputs is None:
+            self.plain_outputs = outputs
+        found = distance(self.plain_outputs, outputs, None)
+        if not found.equal:
+            if self.exact_outputs is None:
+                self.exact_outputs = _float64_outputs(self.entry, self.scale)
+            found = distance(self.plain_outputs, outputs, self.exact_outputs)
+        row |= {
+            "equal": found.equal,
+            "ulps": found.ulps,
+            "ratio_to_float64": found.ratio,
+            "worst": found.worst,
+        }
+        self.rows.append(row)
+        self.runs.append(run)
+
+    @property
+    def plain(self) -> Row:
+        return self.rows[0]
+
+
+def measure(entry: Entry, scale: str, repeats: int, say: Callable[[str], None]) -> Row:
+    """Everything about one model as plain data."""
+    step, args = entry.make(scale)
+    bench = Bench(entry, scale, args)
+    closed, trace_seconds = _timed(lambda: jax.make_jaxpr(step)(*args))
+    equations = _count_equations(closed)
+    say(f"plain ({equations} equations)")
+    row, compiled = _compiled_row("plain", step, args, None)
+    bench.add(row | {"trace_seconds": trace_seconds}, compiled)
+    for policy in POLICIES:
+        by_hand, _ = entry.by_hand(policy, scale)
+        for options in (None, FENCE_OPTIONS) if BARRIERS_NEED_OPTION else (None,):
+            say(f"by hand: {policy}{', barriers kept' if options else ''}")
+            row, compiled = _compiled_row("by hand", by_hand, args, options)
+            bench.add(row | {"policy": policy, "barriers_kept": options is not None}, compiled)
+    say("predicting")
+    prediction = _prediction(step, args)
+    for budget, why in _budgets(bench):
+        say(f"recoup at {budget / MIB:.1f} MiB ({why})")
+        _fit_row(bench, step, budget, why)
+    _smallest(bench, step, say)
+    say(f"timing {len(bench.runs)} variants, {repeats} rounds")
+    _time_in_turn(bench, repeats)
+    planning = _planning(step, args, bench)
+    return {
+        "model": entry.name,
+        "scale": scale,
+        "layout": entry.layout,
+        "products": entry.products,
+        "transformer": entry.transformer,
+        "draws": entry.draws,
+        "equations": equations,
+        "predicted_plain": prediction,
+        "planning": planning,
+        "variants": bench.rows,
+    }
+
+
+def _compiled_row(
+    kind: str, step: Callable[..., Any], args: tuple[Any, ...], options: dict[str, str] | None
+) -> tuple[Row, Callable[..., Any]]:
+    jitted = jax.jit(step)
+    lowered, lower_seconds = _timed(lambda: jitted.lower(*args))
+    compiled, seconds = _timed(lambda: lowered.compile(compiler_options=options))
+    memory = compiled.memory_analysis()
+    sizes = {
+        "arguments_bytes": memory.argument_size_in_bytes,
+        "outputs_bytes": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        "temporaries_bytes": memory.temp_size_in_bytes,
+    }
+    row = {"kind": kind, "flops": _cost.flops(jax.make_jaxpr(step)(*args)), **sizes}
+    row |= {"total_bytes": sum(sizes.values()), "compile_seconds": lower_seconds + seconds}
+    return row, compiled
+
+
+def _budgets(bench: Bench) -> list[tuple[int, str]]:
+    """70, 50 and 30 % of plain's temporaries, and the memory of every by-hand point below plain's."""
+    plain = bench.plain
+    fixed = plain["arguments_bytes"] + plain["outputs_bytes"]
+    budgets = [
+        (fixed + int(share * plain["temporaries_bytes"]), f"{share:.0%} of temporaries") for share in SHARES
+    ]
+    for row in bench.rows:
+        # a point that saves nothing is plain, and plain is what recoup returns there
+        if row["kind"] == "by hand" and row["total_bytes"] < plain["total_bytes"]:
+            kept = ", barriers kept" if row["barriers_kept"] else ""
+            budgets.append((row["total_bytes"], f"memory of {row['policy']}{kept}"))
+    seen: dict[int, str] = {}
+    for budget, why in budgets:
+        seen[budget] = f"{seen[budget]}; {why}" if budget in seen else why
+    return list(seen.items())
+
+
+def _fit_row(bench: Bench, step: Callable[..., Any], budget: int, why: str) -> bool:
+    row: Row = {"kind": "recoup", "why": why, "budget_bytes": budget}
+    began = time.perf_counter()
+    try:
+        fitted = recoup.fit(step, *bench.args, budget=budget)
+    except recoup.BudgetError as error:
+        seconds = time.perf_counter() - began
+        bench.rows.append(row | {"feasible": False, "fit_seconds": seconds, "error": str(error)})
+        bench.runs.append(_no_run)
+        return False
+    seconds = time.perf_counter() - began
+    memory = fitted.memory
+    row |= {
+        "feasible": True,
+        "fit_seconds": seconds,
+        "flops": _cost.flops(jax.make_jaxpr(fitted.fun)(*bench.args)),
+        "arguments_bytes": memory.arguments_bytes,
+        "outputs_bytes": memory.outputs_bytes - memory.aliased_bytes,
+        "temporaries_bytes": memory.temporaries_bytes,
+        "total_bytes": memory.total_bytes,
+        "predicted_total_bytes": fitted.plan.peak_bytes,
+        "lower_bound_bytes": fitted.plan.lower_bound_bytes,
+        "certified": memory.total_bytes <= budget,
+    }
+    bench.add(row, fitted)
+    return True
+
+
+def _smallest(bench: Bench, step: Callable[..., Any], say: Callable[[str], None]) -> None:
+    """Go below the smallest by-hand point in steps of a tenth until the budget cannot be met."""
+    points = [row["total_bytes"] for row in bench.rows if row["kind"] == "by hand"]
+    plain = bench.plain
+    fixed = plain["arguments_bytes"] + plain["outputs_bytes"]
+    temporaries = min(points) - fixed
+    for share in (0.97, 0.9, 0.8, 0.7):
+        budget = fixed + int(share * temporaries)
+        say(f"recoup at {budget / MIB:.1f} MiB ({share:.0%} of the smallest by hand)")
+        if not _fit_row(bench, step, budget, f"{share:.0%} of the temporaries of the smallest by hand"):
+            return
+
+
+def _time_in_turn(bench: Bench, repeats: int) -> None:
+    times: list[list[float]] = [[] for _ in bench.runs]
+    for _ in range(repeats):
+        for i, run in enumerate(bench.runs):
+            if run is _no_run:
+                continue
+            _, seconds = _timed(lambda run=run: jax.block_until_ready(run(*bench.args)))
+            times[i].append(seconds)
+    for row, own in zip(bench.rows, times, strict=True):
+        if own:
+            row["step_seconds"] = statistics.median(own)
+            row["step_ratio"] = statistics.median(a / b for a, b in zip(own, times[0], strict=True))
+
+
+def _planning(step: Callable[..., Any], args: tuple[Any, ...], bench: Bench) -> Row:
+    """Tracing and planning alone, at half of plain's temporaries, beside the plain step's compile time."""
+    budget = bench.plain["total_bytes"] - bench.plain["temporaries_bytes"] // 2
+    _, seconds = _timed(lambda: recoup.plan(step, *args, budget=budget))
+    return {"plan_seconds": seconds, "plain_compile_seconds": bench.plain["compile_seconds"]}
+
+
+def _prediction(step: Callable[..., Any], args: tuple[Any, ...]) -> Row:
+    timeline, seconds = _timed(lambda: recoup.timeline(step, *args))
+    predicted = timeline.predicted
+    low, estimate, high = (getattr(predicted, f).temporaries_bytes for f in ("low", "estimate", "high"))
+    return {"seconds": seconds, "low_bytes": low, "estimate_bytes": estimate, "high_bytes": high}
+
+
+def _float64_outputs(entry: Entry, scale: str) -> Any:
+    with jax.enable_x64(True):
+        step, args = entry.float64(scale)
+        return to_numpy(jax.jit(step)(*args))
+
+
+def _count_equations(closed: Any) -> int:
+    """Equations of a jaxpr and of those inside it."""
+    count = 0
+    for eqn in closed.eqns:
+        count += 1
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                if hasattr(inner, "eqns"):
+                    count += _count_equations(inner)
+                elif hasattr(inner, "jaxpr"):
+                    count += _count_equations(inner.jaxpr)
+    return count
+
+
+def _no_run(*_: Any) -> None:
+    raise RuntimeError("a budget that was not met has no step to run")
+
+
+def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    began = time.perf_counter()
+    result = call()
+    return result, time.perf_counter() - began
