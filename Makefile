@@ -5,14 +5,15 @@ NEW_VENV ?= .venv-newest
 BIN := $(VENV)/bin
 NEW_BIN := $(NEW_VENV)/bin
 STAMP := $(VENV)/.installed
-PYTEST ?= -m pytest
+# two test processes: tracing and Python are serial, and only compiling uses both cores by itself
+PYTEST ?= -m pytest -n 2 --dist loadfile
 
 # The newest Python at hand, for the newest JAX: from pyenv, else from PATH; empty when there is none. It must run.
 NEWEST := $(shell for v in 3.13.0 3.12.1; do \
     p="$$(pyenv prefix $$v 2>/dev/null)/bin/python"; [ -x "$$p" ] && echo "$$p" && exit 0; done; \
   for p in python3.14 python3.13 python3.12; do $$p -c '' 2>/dev/null && command -v $$p && exit 0; done; true)
 
-.PHONY: demo test test-newest test-remat3 test-wide lint types format picture clean
+.PHONY: demo test test-newest test-remat3 test-wide newest-python lint types format picture clean
 
 demo: $(STAMP)
 	$(BIN)/recoup demo
@@ -39,6 +40,9 @@ else
 	$(MAKE) --no-print-directory $(NEW_VENV)/.installed PYTHON=$(NEWEST) VENV=$(NEW_VENV)
 	$(NEW_BIN)/python $(PYTEST)
 endif
+
+newest-python:
+	@echo "$(NEWEST)"
 
 # JAX's coming implementation of its own checkpoint must change nothing.
 test-remat3: $(STAMP)
