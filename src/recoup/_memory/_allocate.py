@@ -56,7 +56,7 @@ def allocate(
     buffers: dict[int, Buffer] = {}
     position = {id(n): i for i, n in enumerate(order)}
     last = len(order)
-    outside: set[int] = set()
+    owned = set(donated.values())
 
     def find(node: Node) -> Buffer | None:
         while True:
@@ -69,7 +69,8 @@ def allocate(
     for i, node in enumerate(order):
         op = node.op
         if op == "parameter" or op == "constant":
-            outside.add(id(node))
+            if not body and op == "parameter" and node.attrs in owned:
+                buffers[id(node)] = Buffer(node, padded(node.nbytes), -1, -1, "argument")
         elif op == "gte":
             maker = node.operands[0]
             if maker.op not in ("barrier", "while"):
@@ -100,7 +101,8 @@ def allocate(
         return o
 
     if not body:
-        _use_results(buffers, results, donated, share)
+        arguments = {id(find(g.outputs[k])): buffers[id(g.params[p])] for k, p in donated.items()}
+        _use_results(buffers, results, arguments, share)
 
     # in-place reuse among temporaries: chains of buffers become one
     chained: set[int] = set()
@@ -139,13 +141,15 @@ def allocate(
     return arena
 
 
-def _use_results(buffers, results, donated, share) -> None:  # type: ignore[no-untyped-def]
+def _use_results(buffers, results, arguments, share) -> None:  # type: ignore[no-untyped-def]
     """Places temporaries in results that are not written yet: largest first, smallest fitting result."""
     if not results:
         return
     results = sorted(results, key=lambda b: b.nbytes)
     biggest = results[-1].nbytes
-    occupied: dict[int, list[Buffer]] = {id(r): [r] for r in results}
+    occupied: dict[int, list[Buffer]] = {
+        id(r): [r, arguments[id(r)]] if id(r) in arguments else [r] for r in results
+    }
     temps = sorted(
         (b for b in buffers.values() if b.place is None and b.nbytes <= biggest), key=lambda b: -b.nbytes
     )

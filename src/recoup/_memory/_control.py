@@ -25,23 +25,30 @@ def _scan(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     parts = _compat.scan_parts(eqn)
     inner, inner_consts = _compat.open_jaxpr(parts.body)
     nc, nk = parts.num_consts, parts.num_carry
-    consts, carries, stacked = xs[:nc], xs[nc : nc + nk], xs[nc + nk :]
+    everything, carries, stacked = xs[:nc], xs[nc : nc + nk], xs[nc + nk :]
+    # constants, and broadcasts of them, are made again inside the loop
+    sunk = [rules.is_scalar_like(x) and rules.scalar_value(x) is not None for x in everything]
+    consts = [x for x, s in zip(everything, sunk, strict=True) if not s]
+    nc = len(consts)
     outs = eqn.outvars[nk:]
     length = parts.length
     if length == 0:
         return carries + [low.g.scalar(0, squeeze(s), d) for s, d in (full_shape(v.aval) for v in outs)]
     if length == 1:  # the compiler takes a loop of one trip apart
         heads = [rules.reshape(low.g, x, x.shape) for x in stacked]
-        return low.jaxpr(inner, [low.const(c) for c in inner_consts], [*consts, *carries, *heads])
-    zeros = [low.g.scalar(0, squeeze(s), d) for s, d in (full_shape(v.aval) for v in outs)]
-    # stacked outputs are updated in place: each is a buffer of its own, even where two start out equal
-    accs = [low.g.new("broadcast", z.shape, z.dtype, tuple(z.operands), z.attrs) for z in zeros]
+        return low.jaxpr(inner, [low.const(c) for c in inner_consts], [*everything, *carries, *heads])
+    accs = [low.g.scalar(0, squeeze(s), d) for s, d in (full_shape(v.aval) for v in outs)]
     counter = low.g.constant(0, "int32")
     inits = [counter, *consts, *carries, *stacked, *accs]
     child = low.child(low.g.eqn)
     g = child.g
     params = [g.param(x.shape, x.dtype) for x in inits]
     i, p_consts = params[0], params[1 : 1 + nc]
+    kept = iter(p_consts)
+    inside = [
+        g.scalar(rules.scalar_value(x), x.shape, x.dtype) if s else next(kept)
+        for x, s in zip(everything, sunk, strict=True)
+    ]
     p_carries = params[1 + nc : 1 + nc + nk]
     p_stacked = params[1 + nc + nk : 1 + nc + nk + len(stacked)]
     p_accs = params[1 + nc + nk + len(stacked) :]
@@ -49,7 +56,7 @@ def _scan(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     if parts.reverse:
         index = g.add("subtract", (), "int32", (g.constant(length - 1, "int32"), i))
     rows = [g.add("dynamic-slice", x.shape[1:], x.dtype, (x, index), "row") for x in p_stacked]
-    values = child.jaxpr(inner, [child.const(c) for c in inner_consts], [*p_consts, *p_carries, *rows])
+    values = child.jaxpr(inner, [child.const(c) for c in inner_consts], [*inside, *p_carries, *rows])
     new_carries, ys = values[:nk], values[nk:]
     new_accs = [
         g.new("dynamic-update-slice", a.shape, a.dtype, (a, y, index), "row")

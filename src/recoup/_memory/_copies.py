@@ -6,7 +6,7 @@ nothing reads the old one afterwards; a result may not be an argument, a constan
 Where that does not hold the compiler inserts a copy, which is a buffer.
 """
 
-from recoup._memory._graph import Graph, Node, link, post_order
+from recoup._memory._graph import Graph, Node, post_order, relink
 from recoup._memory._tables import ELEMENTWISE
 
 IN_PLACE = frozenset({"dynamic-update-slice", "scatter", "sort"})
@@ -54,21 +54,39 @@ def invariant(body: Graph, k: int) -> bool:
 
 
 def _copy(x: Node) -> Node:
-    return Node("copy", x.shape, x.dtype, [x], "kept", x.eqn, -1)
+    return Node("copy", x.shape, x.dtype, [x], "kept", x.eqn, x.id)
 
 
-def insert_copies(g: Graph, *, body: bool, owned: frozenset[int] = frozenset()) -> None:
-    """Inserts the copies that one computation needs. `owned`: parameters it may overwrite (donated)."""
-    link(g)
+def _holder(node: Node) -> Node:
+    """As `definer`, but a loop's results are values of their own."""
+    while node.op in ("reshape", "transpose", "gte"):
+        if node.op == "gte" and node.operands[0].op != "barrier":
+            maker = node.operands[0]
+            if maker.op != "while" or not invariant(maker.bodies[0], node.attrs):
+                return node
+        node = node.operands[0].operands[node.attrs] if node.op == "gte" else node.operands[0]
+    return node
+
+
+def insert_copies(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
+    """Inserts the copies that one computation needs.
+
+    Args:
+      g: the computation.
+      body: whether it is a loop's body, whose parameters are the loop's own buffers.
+      aliases: result -> parameter whose buffer it is written to (donated, or the same element of a loop).
+    """
+    relink(g)
     users: dict[int, list[Node]] = {}
     for node in g.nodes:
-        for x in dict.fromkeys(node.operands):
-            if node.op not in ALIASES or node.op == "barrier":
-                users.setdefault(id(definer(x)), []).append(node)
-    outs: set[int] = {id(definer(x)) for x in g.outputs}
+        if node.op not in ALIASES or node.op == "barrier":
+            for x in dict.fromkeys(node.operands):
+                users.setdefault(id(_holder(x)), []).append(node)
+    outs: set[int] = {id(_holder(x)) for x in g.outputs}
+    owned = set(aliases.values())
 
     def private(x: Node, user: Node) -> bool:
-        d = definer(x)
+        d = _holder(x)
         if d.op == "constant" or (d.op == "parameter" and not (body or d.attrs in owned)):
             return False
         if id(d) in outs:
@@ -86,34 +104,57 @@ def insert_copies(g: Graph, *, body: bool, owned: frozenset[int] = frozenset()) 
             for k, x in enumerate(node.operands):
                 if invariant(inner, k):
                     continue
-                key = id(definer(x))
+                key = id(_holder(x))
                 if key in seen or not private(x, node):
                     node.operands[k] = _copy(x)
                 seen.add(key)
         else:
-            x = updated(node)  # type: ignore[assignment]
-            if x is not None and not private(x, node):
-                copy = _copy(x)
-                node.operands = [copy if y is x else y for y in node.operands]
-                if node.fused is not None:
-                    node.fused.root.operands[0] = copy
-                    node.fused.elementwise[id(copy)] = False
+            target = updated(node)
+            if target is not None and not private(target, node):
+                _replace(node, target, _copy(target))
     taken: set[int] = set()
     for k, x in enumerate(g.outputs):
-        d: Node = definer(x)
-        if body:
-            param = g.params[k]
+        d: Node = _holder(x)
+        if k in aliases:
+            param = g.params[aliases[k]]
             if x is param:
                 taken.add(id(d))
                 continue
-            other = d.op == "constant" or (d.op == "parameter" and d is not param)
-            if other or id(d) in taken or late(param, d, users):
+            if d.op == "constant" or d.op == "parameter" or id(d) in taken:
                 g.outputs[k] = _copy(x)
-        elif d.op == "constant" or (d.op == "parameter" and d.attrs not in owned) or id(d) in taken:
+            elif late(param, d, users):
+                copy = _copy(param)
+                copy.users = list(param.users)
+                for u in users[id(param)]:
+                    _read_copy(u, param, copy)
+        elif d.op in ("constant", "parameter") or id(d) in taken:
             g.outputs[k] = _copy(x)
         taken.add(id(d))
-    g.nodes = [*(p for p in g.params), *(n for n in post_order(g.outputs) if n.op != "parameter")]
-    link(g)
+    g.nodes = [*g.params, *(n for n in post_order(g.outputs) if n.op != "parameter")]
+    relink(g)
+
+
+def _replace(node: Node, old: Node, new: Node) -> None:
+    """Makes `node` read `new` where it read `old`."""
+    node.operands = [new if y is old else y for y in node.operands]
+    if node.fused is not None:
+        node.fused.rename(old, new)
+
+
+def _read_copy(user: Node, param: Node, copy: Node) -> None:
+    """Makes `user`, which reads `param` directly or under another name, read its copy."""
+    for y in list(user.operands):
+        chain = []
+        z = y
+        while z is not param and z.op in ("reshape", "transpose"):
+            chain.append(z)
+            z = z.operands[0]
+        if z is not param:
+            continue
+        new = copy
+        for link_ in reversed(chain):
+            new = Node(link_.op, link_.shape, link_.dtype, [new], link_.attrs, link_.eqn, link_.id)
+        _replace(user, y, new)
 
 
 def late(param: Node, new: Node, users: dict[int, list[Node]]) -> bool:

@@ -65,6 +65,17 @@ class Kernel:
                 reads.add(me)
             self.elementwise[id(x)] = self.elementwise.get(id(x), True) and through and reads_in_place(p, x)
 
+    def rename(self, old: Node, new: Node) -> None:
+        """Reads `new` where it read `old`."""
+        table: dict[int, Any]
+        for table in (self.reads, self.elementwise, self.readers):
+            if id(old) in table:
+                table[id(new)] = table.pop(id(old))
+        if id(old) in self.reused:
+            self.reused.discard(id(old))
+            self.reused.add(id(new))
+        self.root.operands = [new if x is old else x for x in self.root.operands]
+
 
 def reads_in_place(user: Node, x: Node) -> bool:
     """Whether each element of the result reads the same element of `x` only, so that it may overwrite it."""
@@ -136,7 +147,10 @@ class Fuser:
         """Whether a concatenation is a kernel of its own."""
         if len(node.operands) > self.t.concatenate_arguments:
             return True
-        return len(node.shape) > 1 and node.attrs == len(node.shape) - 1
+        if len(node.shape) < 2 or node.attrs != len(node.shape) - 1:
+            return False
+        row_bytes = node.nbytes // (node.size // node.shape[-1])
+        return row_bytes >= self.t.concatenate_row_bytes and node.nbytes >= self.t.concatenate_bytes
 
     def forbid_duplicates(self) -> None:
         """Marks producers that read more than they write and cannot move into every consumer."""
@@ -187,7 +201,6 @@ class Fuser:
         position = {id(n): i for i, n in enumerate(self.order)}
         queue = list(self.order)
         alive = set(position)
-        outputs = self.g.outputs
         while queue:
             node = queue.pop()
             if id(node) not in alive or node.op in NOT_FUSIBLE:
@@ -208,7 +221,6 @@ class Fuser:
                         if x in y.users:
                             remove_user(y, x)
                 break
-        self.g.outputs = outputs
 
     def fuse(self, consumer: Node, producer: Node) -> Node:
         if consumer.fused is None:
@@ -219,7 +231,7 @@ class Fuser:
             for u in consumer.users:
                 u.operands = [fusion if x is consumer else x for x in u.operands]
                 if u.fused is not None:
-                    rename(u.fused, consumer, fusion)
+                    u.fused.rename(consumer, fusion)
             consumer.users = []
             for x in fusion.operands:
                 x.users.append(fusion)
@@ -241,15 +253,6 @@ class Fuser:
                 x.users.append(consumer)
         remove_user(producer, consumer)
         return consumer
-
-
-def rename(kernel: Kernel, old: Node, new: Node) -> None:
-    for table in (kernel.reads, kernel.elementwise, kernel.readers):
-        if id(old) in table:
-            table[id(new)] = table.pop(id(old))  # type: ignore[assignment, arg-type]
-    if id(old) in kernel.reused:
-        kernel.reused.discard(id(old))
-        kernel.reused.add(id(new))
 
 
 def remove_user(x: Node, user: Node) -> None:

@@ -54,6 +54,7 @@ class Graph:
         self.nodes: list[Node] = []
         self.params: list[Node] = []
         self.outputs: list[Node] = []
+        self._next = 0
         self._seen: dict[Any, Node] = {}
         self.eqn = -1  # the top-level equation now being lowered
 
@@ -72,7 +73,8 @@ class Graph:
         self, op: str, shape: Shape, dtype: str, operands: tuple[Node, ...] = (), attrs: Any = None
     ) -> Node:
         """A node that is never shared: parameters, loops, barriers, anything with an effect."""
-        node = Node(op, shape, dtype, list(operands), attrs, self.eqn, len(self.nodes))
+        node = Node(op, shape, dtype, list(operands), attrs, self.eqn, self._next)
+        self._next += 1
         self.nodes.append(node)
         return node
 
@@ -91,10 +93,16 @@ class Graph:
         return self.add("broadcast", shape, dtype, (c,), ()) if shape else c
 
     def prune(self) -> None:
-        """Drops what no output needs, renumbers in depth-first post-order, and fills in the users."""
+        """Drops what no output needs, puts the nodes in depth-first post-order, and fills in the users."""
         self.nodes = post_order(self.outputs)
         seen = set(map(id, self.nodes))
         self.nodes = [p for p in self.params if id(p) not in seen] + self.nodes
+        link(self)
+
+    def renumber(self) -> None:
+        """Orders the nodes as they are now: the compiler's module arrives in post-order, which settles ties."""
+        for i, node in enumerate(self.nodes):
+            node.id = i
         link(self)
 
 
@@ -122,12 +130,27 @@ def post_order(outputs: list[Node]) -> list[Node]:
     return order
 
 
-def link(graph: Graph) -> None:
-    """Renumbers the nodes and rebuilds the lists of users (each user once, in the order of the nodes)."""
-    for i, node in enumerate(graph.nodes):
-        node.id = i
-        node.users = []
+def relink(graph: Graph) -> None:
+    """As `link`, but users that are there already keep their order; new ones come after them."""
+    found: dict[int, dict[int, Node]] = {id(node): {} for node in graph.nodes}
     for node in graph.nodes:
+        for operand in node.operands:
+            found[id(operand)][id(node)] = node
+    for node in graph.nodes:
+        users = found[id(node)]
+        kept = [u for u in node.users if users.pop(id(u), None) is not None]
+        node.users = kept + list(users.values())
+
+
+def link(graph: Graph) -> None:
+    """Rebuilds the lists of users: each user once, in the order in which they were made.
+
+    (The compiler appends a new user and lets it take the place of the one it replaces, so rewriting keeps this
+    order.)
+    """
+    for node in graph.nodes:
+        node.users = []
+    for node in sorted(graph.nodes, key=lambda n: n.id):
         last = None
         for operand in node.operands:
             if operand is not last and (not operand.users or operand.users[-1] is not node):

@@ -23,5 +23,5 @@ def assign_layouts(g: Graph) -> None:
 def _copy(g: Graph, x: Node, made: dict[int, Node]) -> Node:
     copy = made.get(id(x))
     if copy is None:
-        copy = made[id(x)] = Node("copy", x.shape, x.dtype, [x], None, x.eqn, -1)
+        copy = made[id(x)] = Node("copy", x.shape, x.dtype, [x], None, x.eqn, x.id)
     return copy

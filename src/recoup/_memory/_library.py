@@ -33,6 +33,8 @@ def _supported(node: Node, t: Tables) -> bool:
     op = node.op
     if op == "broadcast":
         return node.dtype in _FLOATS and list(node.attrs) == sorted(node.attrs)
+    if op == "reshape":
+        return node.dtype in _FLOATS
     if op == "dot":
         return library_dot(node, t)
     if op == "reduce":

@@ -173,7 +173,7 @@ ELEMENTWISE = {
     "shift_right_arithmetic": "shift-right", "nextafter": "nextafter", "reduce_precision":
     "reduce-precision", "real": "real", "imag": "imag", "complex": "complex", "conj": "conj", "asin":
     "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh", "asinh": "asinh", "acosh":
-    "acosh", "atanh": "atanh", "erf_inv": "erf_inv", "erfc": "erfc", "lgamma": "lgamma", "digamma":
+    "acosh", "atanh": "atanh",   "lgamma": "lgamma", "digamma":
     "digamma", "bessel_i0e": "bessel", "bessel_i1e": "bessel", "igamma": "igamma", "igammac": "igamma",
     "regularized_incomplete_beta": "betainc",
 }  # fmt: skip

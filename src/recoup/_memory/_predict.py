@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from recoup import _compat
-from recoup._memory import _control, _special
+from recoup._memory import _control, _math, _special
 from recoup._memory._allocate import Arena, allocate
 from recoup._memory._copies import definer, insert_copies
 from recoup._memory._fusion import fuse_loops
@@ -24,7 +24,7 @@ from recoup._memory._results import Live, MemoryBytes, Point, Prediction
 from recoup._memory._schedule import breadth_first
 from recoup._memory._tables import CPU, Tables
 
-_LOADED = (_control, _special)  # they register their rules
+_LOADED = (_control, _math, _special)  # they register their rules
 
 
 def _aval_bytes(aval: Any) -> int:
@@ -35,6 +35,7 @@ def _aval_bytes(aval: Any) -> int:
 def _optimize(g: Graph, t: Tables) -> None:
     """Layouts and fusion, in this computation and all inside it."""
     g.prune()
+    g.renumber()
     for node in g.nodes:
         for inner in node.bodies:
             _optimize(inner, t)
@@ -45,11 +46,12 @@ def _optimize(g: Graph, t: Tables) -> None:
     fuse_loops(g, t)
 
 
-def _copy_all(g: Graph, *, body: bool, owned: frozenset[int]) -> None:
+def _copy_all(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
     for node in g.nodes:
         for i, inner in enumerate(node.bodies):
-            _copy_all(inner, body=node.op == "while" and i == 0, owned=frozenset())
-    insert_copies(g, body=body, owned=owned)
+            looped = node.op == "while" and i == 0
+            _copy_all(inner, body=looped, aliases={k: k for k in range(len(inner.outputs))} if looped else {})
+    insert_copies(g, body=body, aliases=aliases)
 
 
 def _arena(g: Graph, *, body: bool, reverse: bool, donated: dict[int, int]) -> Arena:
@@ -106,7 +108,7 @@ def predict(
     aliased = sum(_aval_bytes(inner.outvars[k].aval) for k in aliases)
 
     _optimize(g, CPU)
-    _copy_all(g, body=False, owned=frozenset(aliases.values()))
+    _copy_all(g, body=False, aliases=aliases)
     arenas = [_arena(g, body=False, reverse=bool(i % 2), donated=aliases) for i in range(max(1, orders))]
     peaks = sorted(a.peak_bytes for a in arenas)
 

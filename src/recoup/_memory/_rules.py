@@ -146,6 +146,8 @@ def reduce(g: Graph, x: Node, dims: Sequence[int], kind: str, dtype: str | None 
                     break
             else:
                 return reshape(g, reduce(g, inner, inner_dims, kind, dtype), shape)
+    if x.op == "negate" and kind == "add":
+        return elementwise(g, "negate", x.dtype, (reduce(g, x.operands[0], dims, kind, dtype),))
     if x.op == "reduce" and x.attrs[1] == kind and kind != "arg":
         kept = [d for d in range(len(x.operands[0].shape)) if d not in x.attrs[0]]
         return reduce(g, x.operands[0], (*x.attrs[0], *(kept[d] for d in dims)), kind, dtype)

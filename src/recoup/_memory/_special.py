@@ -1,5 +1,6 @@
 """Indexed, windowed, sorted and random operations, as the compiler leaves them."""
 
+from math import prod
 from typing import Any
 
 from recoup._memory import _rules as rules
@@ -12,16 +13,51 @@ def _one(low: Lowering, op: str, eqn: Any, xs: list[Node], attrs: Any = None) ->
     return [low.g.add(op, squeeze(shape), dtype, tuple(xs), attrs)]
 
 
+def _rows(low: Lowering, eqn: Any, indices: Node) -> tuple[Node, int]:
+    """Indices as one list of rows, and its length."""
+    shape = tuple(eqn.invars[1].aval.shape)
+    n = prod(shape[:-1])
+    return rules.reshape(low.g, indices, squeeze((n, shape[-1]))), n
+
+
 @rule("gather")
 def _gather(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     p = eqn.params
-    return _one(low, "gather", eqn, xs, (str(p["dimension_numbers"]), tuple(p["slice_sizes"])))
+    dn = p["dimension_numbers"]
+    out, dtype = full_shape(eqn.outvars[0].aval)
+    extra = out[len(eqn.outvars[0].aval.shape) :]
+    attrs = (str(dn), tuple(p["slice_sizes"]), str(p["mode"]))
+    if getattr(dn, "operand_batching_dims", ()):
+        return _one(low, "gather", eqn, xs, attrs)
+    rows, n = _rows(low, eqn, xs[1])
+    offset = list(dn.offset_dims)
+    batch = [d for d in range(len(out) - len(extra)) if d not in offset]
+    window = tuple([out[d] for d in offset]) + extra
+    got = low.g.add("gather", squeeze((n, *window)), dtype, (xs[0], rows), attrs)
+    # the compiler's form has the rows first: put the dimensions where they were asked for
+    order = [*batch, *offset]
+    ordered = tuple([out[d] for d in order])
+    spread = rules.reshape(low.g, got, squeeze(ordered + extra))
+    return [_reorder(low, spread, ordered, tuple([order.index(d) for d in range(len(order))]))]
 
 
 @rule("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max", "scatter_add", "scatter_mul")
 def _scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     p = eqn.params
-    return _one(low, "scatter", eqn, xs, (eqn.primitive.name, str(p["dimension_numbers"])))
+    dn = p["dimension_numbers"]
+    attrs = (eqn.primitive.name, str(dn), str(p["mode"]))
+    operand, indices, updates = xs
+    shape = tuple(eqn.invars[2].aval.shape)
+    if not getattr(dn, "operand_batching_dims", ()):
+        indices, n = _rows(low, eqn, indices)
+        window = list(dn.update_window_dims)
+        batch = [d for d in range(len(shape)) if d not in window]
+        order = (*batch, *window)
+        updates = _reorder(low, updates, shape, order)
+        updates = rules.reshape(low.g, updates, squeeze((n, *(shape[d] for d in window))))
+        if updates.op == "reshape":  # its layout is the reshape's: copied to row-major
+            updates = low.g.add("copy", updates.shape, updates.dtype, (updates,))
+    return _one(low, "scatter", eqn, [operand, indices, updates], attrs)
 
 
 @rule("dynamic_slice")

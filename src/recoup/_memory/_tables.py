@@ -10,8 +10,8 @@ ELEMENTWISE = frozenset({
     "not", "negate", "exponential", "log", "exp2", "log1p", "expm1", "tanh", "sine", "cosine", "tan",
     "sqrt", "rsqrt", "cbrt", "erf", "abs", "sign", "floor", "ceil", "round", "is-finite", "atan2", "clamp",
     "popcnt", "clz", "shift-left", "shift-right", "nextafter", "reduce-precision", "real", "imag",
-    "complex", "conj", "compare", "select", "convert", "copy", "asin", "acos", "atan", "sinh", "cosh",
-    "asinh", "acosh", "atanh", "erf_inv", "erfc", "lgamma", "digamma", "bessel", "igamma", "betainc",
+    "complex", "conj", "compare", "select", "convert", "copy", "polynomial", "bitcast-convert", "asin",
+    "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erf_inv", "erfc", "lgamma", "digamma", "bessel", "igamma", "betainc",
 })  # fmt: skip
 """Operations that read, for each element of the result, the same element of each operand."""
 
@@ -44,6 +44,8 @@ class Tables:
     library_min_dot: int = 8  # the largest of m, k, n
     code_duplication: int = 15  # times one producer may be emitted inside a fusion
     concatenate_arguments: int = 8  # more operands than this are not fused
+    concatenate_row_bytes: int = 64  # along the last dimension: at least this much is not fused
+    concatenate_bytes: int = 2048
     reductions_in_fusion: int = 5
 
 
