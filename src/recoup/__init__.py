@@ -10,10 +10,26 @@ __version__ = "0.1.0"
 
 # public name -> module that defines it
 _EXPORTS: dict[str, str] = {
+    "CompiledMemory": "recoup._fit",
+    "Fitted": "recoup._fit",
+    "fit": "recoup._fit",
+    "plan": "recoup._fit",
+    "jit": "recoup._jit",
+    "Plan": "recoup._plan",
+    "Residuals": "recoup._residuals",
+    "residuals": "recoup._residuals",
+    "Timeline": "recoup._timeline",
+    "timeline": "recoup._timeline",
     "Graph": "recoup._graph",
     "Schedule": "recoup._solve",
+    "solve": "recoup._solve",
+    "checkpoint": "recoup._checkpoint",
+    "keep": "recoup._checkpoint",
+    "policies": "recoup.policies",
+    "config": "recoup._config",
     "RecoupError": "recoup.errors",
     "BudgetError": "recoup.errors",
+    "InfeasibleError": "recoup.errors",
 }
 
 __all__ = sorted(_EXPORTS)
@@ -23,7 +39,8 @@ def __getattr__(name: str) -> Any:
     module = _EXPORTS.get(name)
     if module is None:
         raise AttributeError(f"module 'recoup' has no attribute {name!r}")
-    value = getattr(importlib.import_module(module), name)
+    loaded = importlib.import_module(module)
+    value = loaded if module == f"{__name__}.{name}" else getattr(loaded, name)
     globals()[name] = value
     return value
 

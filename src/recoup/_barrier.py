@@ -158,8 +158,8 @@ def _is_input(value: Any) -> bool:
     """Whether a value is an argument of a function or a constant: it lives on whatever the program does."""
     owner = value.owner
     if isinstance(owner, ir.Block):
-        return str(owner.owner.name).endswith("func.func")
-    return str(owner.name).endswith("constant")
+        return str(owner.owner.operation.name) == "func.func"
+    return str(owner.operation.name) == "stablehlo.constant"
 
 
 def _elements(value: Any) -> int:
@@ -295,5 +295,6 @@ def _lower_default(ctx: Any, *operands: Any, mode: str, **params: Any) -> list[A
     return _lower_fence(ctx, *operands, **params)
 
 
-mlir.register_lowering(barrier_p, _lower_default)
-mlir.register_lowering(barrier_p, _lower_cpu, platform="cpu")
+# Not cached as functions, which would hide whether an operand is an input of the program.
+_compat.register_lowering_in_place(barrier_p, _lower_default)
+_compat.register_lowering_in_place(barrier_p, _lower_cpu, platform="cpu")

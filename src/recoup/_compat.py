@@ -11,17 +11,25 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.extend.core as jec
+import jax.extend.core as _jec
 import jax.extend.linear_util as lu
-from jax._src import core as core_internal
+from jax._src import core as _core
 from jax._src import source_info_util
-from jax._src.interpreters import ad as ad_internal
-from jax._src.interpreters import mlir as mlir_internal
-from jax._src.interpreters import partial_eval
+from jax._src.interpreters import ad as _ad
+from jax._src.interpreters import batching as _batching
+from jax._src.interpreters import mlir as _mlir
+from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.state import discharge as state_discharge
 from jax._src.state.types import AbstractRef, AccumEffect, RefEffect, WriteEffect
 from jax.api_util import debug_info
-from jax.interpreters import ad, batching
+
+# Their types differ between versions: here they are not checked, elsewhere they do not appear.
+jec: Any = _jec
+core_internal: Any = _core
+ad_internal: Any = _ad
+batching: Any = _batching
+mlir_internal: Any = _mlir
+partial_eval: Any = _partial_eval
 
 Var = jec.Var
 Literal = jec.Literal
@@ -215,7 +223,8 @@ def shape_of(aval: Any) -> Any:
 
 
 def trace_thunk(fun: Callable[[], list[Any]], label: str, where: str) -> tuple[Any, list[Any]]:
-    """A function of nothing as an open jaxpr whose inputs are the arrays and tracers that it captured, and these.
+    """A function of nothing as an open jaxpr whose inputs are the arrays and tracers that it captured, and
+    these.
 
     `label` and `where` name the function in JAX's own errors about escaped and concretised tracers.
     """
@@ -225,7 +234,8 @@ def trace_thunk(fun: Callable[[], list[Any]], label: str, where: str) -> tuple[A
 
 
 def trace_flat(fun: Callable[..., list[Any]], avals: Sequence[Any], label: str) -> tuple[Any, list[Any]]:
-    """A function of arrays as an open jaxpr; arrays that it captured become its first inputs, and are returned."""
+    """A function of arrays as an open jaxpr; arrays that it captured become its first inputs, and are
+    returned."""
     info = debug_info(label, fun, (0,) * len(avals), {})
     jaxpr, _, captured = partial_eval.trace_to_jaxpr_dynamic(lu.wrap_init(fun, debug_info=info), list(avals))
     return partial_eval.convert_constvars_jaxpr(jaxpr), list(captured)
@@ -252,8 +262,8 @@ def _opened(closed: Any) -> tuple[Any, list[Any]]:
 
 
 def jvp_jaxpr(jaxpr: Any, nonzero: Sequence[bool]) -> tuple[Any, list[Any], list[bool]]:
-    """The open jaxpr of primals and nonzero tangents, constants that became its first inputs, which tangents of
-    the results are nonzero."""
+    """The open jaxpr of primals and nonzero tangents, constants that became its first inputs, which tangents
+    of the results are nonzero."""
     out, out_nonzero = ad_internal.jvp_jaxpr(_closed(jaxpr), list(nonzero), False)
     return (*_opened(out), list(out_nonzero))
 
@@ -266,9 +276,10 @@ def split_by_saving(
     Returns the first part (known results, then values it saves), the second (saved values, then all inputs),
     which results are unknown, which results the second part computes, and how many values are saved.
     """
-    return partial_eval.partial_eval_jaxpr_custom(  # type: ignore[no-any-return]
+    first, second, late, again, count = partial_eval.partial_eval_jaxpr_custom(
         jaxpr, list(unknown), [True] * len(unknown), False, False, saveable
     )
+    return first, second, list(late), list(again), count
 
 
 def split_by_data(jaxpr: Any, unknown: Sequence[bool]) -> tuple[Any, list[Any], Any, list[Any]]:
@@ -277,7 +288,8 @@ def split_by_data(jaxpr: Any, unknown: Sequence[bool]) -> tuple[Any, list[Any], 
     Returns the first part (results are what the second reads), its constants (first inputs), the second part
     (reads these, then the unknown inputs) and its constants (its first inputs).
     """
-    known, rest, out_unknown, _ = partial_eval.partial_eval_jaxpr_nounits(_closed(jaxpr), list(unknown), False)
+    split = partial_eval.partial_eval_jaxpr_nounits(_closed(jaxpr), list(unknown), False)
+    known, rest, out_unknown, _ = split
     first, consts = _opened(known)
     decided = len(out_unknown) - sum(out_unknown)
     if decided:
@@ -286,7 +298,8 @@ def split_by_data(jaxpr: Any, unknown: Sequence[bool]) -> tuple[Any, list[Any], 
 
 
 def no_names(jaxpr: Any) -> Any:
-    """Debug information without names of arguments and results, for a jaxpr whose inputs or outputs changed."""
+    """Debug information without names of arguments and results, for a jaxpr whose inputs or outputs
+    changed."""
     return jaxpr.debug_info._replace(arg_names=None, result_paths=None)
 
 
@@ -296,15 +309,18 @@ def dce_open(jaxpr: Any, used: Sequence[bool]) -> tuple[Any, list[bool]]:
     return kept, list(used_inputs)
 
 
-def transpose_linear(jaxpr: Any, known: Sequence[Any], linear_avals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
+def transpose_linear(
+    jaxpr: Any, known: Sequence[Any], linear_avals: Sequence[Any], cts: Sequence[Any]
+) -> list[Any]:
     """Cotangents of the last inputs of an open jaxpr that is linear in them; symbolic zeros stay symbolic."""
-    undefined = [ad.UndefinedPrimal(aval) for aval in linear_avals]
+    undefined = [ad_internal.UndefinedPrimal(aval) for aval in linear_avals]
     cotangents = ad_internal.backward_pass(jaxpr, False, (), [*known, *undefined], list(cts))
     return list(cotangents[len(known) :])
 
 
 def batch_jaxpr(jaxpr: Any, axis_data: Any, dims: Sequence[Any]) -> tuple[Any, list[Any], list[bool]]:
-    """The open jaxpr over a batch, constants that became its first inputs, which results have the batch axis."""
+    """The open jaxpr over a batch, constants that became its first inputs, which results have the batch
+    axis."""
     wanted = [batching.zero_if_mapped] * len(jaxpr.outvars)
     out, out_batched = batching.batch_jaxpr_axes(_closed(jaxpr), axis_data, list(dims), wanted)
     return (*_opened(out), list(out_batched))
@@ -324,14 +340,14 @@ def lower_inline(ctx: Any, jaxpr: Any, scope: str, *operands: Any) -> Sequence[A
         outer_traceback=ctx.traceback,
     )
     ctx.set_tokens_out(tokens)
-    return outs
+    return list(outs)
 
 
 def call_split_rule(param: str) -> Callable[..., Any]:
     """JAX's rule for splitting a call inside another region (`jax.checkpoint`) or a loop's body."""
 
-    def same(unknown: Any, inst: Any, out_known: Any, out_inst: Any, num: Any, first: Any, second: Any) -> Any:
-        return first, second
+    def same(*args: Any) -> Any:
+        return args[-2:]  # the parameters of the two calls, already with their jaxprs
 
     return partial(partial_eval.call_partial_eval_custom_rule, param, same)
 
@@ -386,9 +402,57 @@ _LIBRARIES = (os.path.dirname(jax.__file__) + os.sep, os.path.dirname(__file__) 
 
 
 def user_stacklevel() -> int:
-    """The `stacklevel` with which the caller of this function's caller points at a line outside JAX and recoup."""
+    """The `stacklevel` with which the caller of this function's caller points at a line outside JAX and
+    recoup."""
     frame: Any = sys._getframe(1)
     level = 0
     while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame, level = frame.f_back, level + 1
     return level + 1 if frame is not None else 1
+
+
+def zero_tangent(x: Any) -> Any:
+    """A symbolic zero for a value's tangent."""
+    return ad_internal.Zero(jax.typeof(x).to_tangent_aval())
+
+
+def zero_cotangent(aval: Any) -> Any:
+    """A symbolic zero for the cotangent of a (tangent) type."""
+    return ad_internal.Zero(aval.to_ct_aval() if hasattr(aval, "to_ct_aval") else aval)
+
+
+def user_line() -> str:
+    """" at file:line" of the innermost line outside JAX and recoup on the Python stack, or nothing."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame = frame.f_back
+    return f" at {frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+
+
+def stage_later(
+    trace: Any,
+    operands: Sequence[Any],
+    out_avals: Sequence[Any],
+    primitive: Any,
+    params: dict[str, Any],
+    effects: Any,
+) -> list[Any]:
+    """Tracers of the results of an equation that a partial evaluation leaves for later."""
+    later = [partial_eval.PartialVal.unknown(aval) for aval in out_avals]
+    outs = [partial_eval.JaxprTracer(trace, value, None) for value in later]
+    info = source_info_util.current()
+    recipe = partial_eval.new_eqn_recipe(trace, operands, outs, primitive, params, effects, info)
+    for out in outs:
+        out.recipe = recipe
+    return outs
+
+
+def register_split_rules(primitive: Any, staged: Callable[..., Any], in_call: Callable[..., Any]) -> None:
+    """A primitive's rules for partial evaluation: on tracers, and in a jaxpr that is being split."""
+    partial_eval.custom_partial_eval_rules[primitive] = staged
+    partial_eval.partial_eval_jaxpr_custom_rules[primitive] = in_call
+
+
+def register_lowering_in_place(primitive: Any, rule: Callable[..., Any], platform: str | None = None) -> None:
+    """A lowering that sees the program's own values, where JAX would otherwise share it as a function."""
+    mlir_internal.register_lowering(primitive, rule, platform=platform, cacheable=False)

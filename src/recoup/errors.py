@@ -59,3 +59,36 @@ class EffectError(RecoupError, NotImplementedError):
     """An effect or a mutable state that recomputation would repeat."""
 
     code = "E-EFFECT-001"
+
+
+class RegionWarning(UserWarning):
+    """A region, name or policy that does less than it seems to."""
+
+
+class InfeasibleError(BudgetError):
+    """No schedule of a graph within a budget: none was found, or (`proved`) there is none.
+
+    Attributes:
+        budget_bytes: what was asked for.
+        smallest_peak_bytes: the smallest peak of any schedule found.
+        bound_bytes: no schedule is below this: the working set (operands plus output) of `operation`.
+        operation: index of that operation.
+        proved: no schedule within the budget exists.
+    """
+
+    code = "E-BUDGET-001"
+
+    def __init__(
+        self, budget_bytes: int, smallest_peak_bytes: int, bound_bytes: int, operation: int, *, proved: bool
+    ) -> None:
+        self.budget_bytes = budget_bytes
+        self.smallest_peak_bytes = smallest_peak_bytes
+        self.bound_bytes = bound_bytes
+        self.operation = operation
+        self.proved = proved
+        verdict = "no schedule fits" if proved else "no schedule was found that fits"
+        super().__init__(
+            f"{verdict} into {budget_bytes} bytes: the smallest peak found is {smallest_peak_bytes} bytes, and "
+            f"operation {operation} alone needs {bound_bytes} bytes (its operands and its output). Raise the "
+            f"budget to at least {smallest_peak_bytes} bytes, or give the search more time."
+        )
