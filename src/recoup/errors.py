@@ -88,7 +88,7 @@ class InfeasibleError(BudgetError):
         self.proved = proved
         verdict = "no schedule fits" if proved else "no schedule was found that fits"
         super().__init__(
-            f"{verdict} into {budget_bytes} bytes: the smallest peak found is {smallest_peak_bytes} bytes, and "
+            f"{verdict} into {budget_bytes} bytes: the smallest peak found is {smallest_peak_bytes} bytes; "
             f"operation {operation} alone needs {bound_bytes} bytes (its operands and its output). Raise the "
             f"budget to at least {smallest_peak_bytes} bytes, or give the search more time."
         )

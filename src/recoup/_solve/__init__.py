@@ -5,6 +5,7 @@
 """
 
 from recoup._solve._check import Checked, check
+from recoup._solve._portfolio import solve
 from recoup._solve._schedule import Schedule
 
-__all__ = ["Checked", "Schedule", "check"]
+__all__ = ["Checked", "Schedule", "check", "solve"]

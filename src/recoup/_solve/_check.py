@@ -77,7 +77,8 @@ def check(
     if budget is not None and np.any(profile > budget):
         step = int(np.argmax(profile > budget))
         raise PlanError(
-            f"step {step} (operation {steps[step]}) holds {int(profile[step])} bytes, over the budget {budget}"
+            f"step {step} (operation {steps[step]}) holds {int(profile[step])} bytes, "
+            f"over the budget of {budget}"
         )
     peak = int(profile.max()) if len(profile) else 0
     return Checked(peak, float(np.add.reduce(graph.costs[steps])) if steps else 0.0, profile)

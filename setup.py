@@ -1,0 +1,38 @@
+"""The optional native part: the modules of the annealer, compiled by Cython where a C compiler is found.
+
+Without one, installation succeeds all the same: the modules run as the plain Python they are, with the same
+results, only slower (`recoup.solve` says so in `Schedule.method`).
+"""
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+MODULES = ("_slots", "_annealer")
+
+# no contraction into fused multiply-adds: results do not depend on the machine
+FLAGS = ["-O3", "-ffp-contract=off"]
+
+extensions = [
+    Extension(
+        f"recoup._solve.{name}",
+        [f"src/recoup/_solve/{name}.py"],
+        extra_compile_args=FLAGS,
+        optional=True,
+    )
+    for name in MODULES
+]
+
+setup(
+    ext_modules=cythonize(
+        extensions,
+        build_dir="build/cython",
+        compiler_directives={
+            "language_level": "3",
+            "annotation_typing": False,
+            "boundscheck": False,
+            "wraparound": False,
+            "cdivision": True,
+            "initializedcheck": False,
+        },
+    )
+)

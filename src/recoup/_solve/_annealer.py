@@ -1,0 +1,445 @@
+"""Simulated annealing on the schedule itself.
+
+Objective: cost + weight * (bytes over the budget, summed over computations); the weight adapts so that a
+fifth to a third of the time is feasible. Moves:
+
+- add: a computation of a value that is alive across an overfull step, after that step and before the value's
+next
+  use; operands that are dead there are kept alive or computed again in turn;
+- delete: one of several computations of an operation, and then whatever was computed only for it;
+- move: a computation to another slot (first computations too, when their order is free);
+- exchange: delete and add in one move.
+
+A move is made in place, accepted or undone. Random numbers come from a linear congruential generator and the
+acceptance threshold from a table, so that the same seed and number of moves give the same schedule
+everywhere. Moves run without the interpreter's lock when compiled: two searches use two cores.
+
+Limits: a local search proves nothing; `_bounds` and `_exact` do.
+"""
+
+import math
+from array import array
+from collections.abc import Sequence
+
+try:
+    import cython
+except ImportError:
+    from recoup._solve import _nocython as cython
+
+from recoup._solve._slots import Slots
+
+COMPILED = cython.compiled
+TABLE_BITS = 12
+
+
+class Annealer(Slots):
+    """One search: `start` from an order, set the `heat`, `run` moves; `best_order` is the best within
+    budget."""
+
+    def __init__(
+        self,
+        starts: Sequence[int],
+        ids: Sequence[int],
+        sizes: Sequence[int],
+        costs: Sequence[int],
+        budget: int,
+        copies: int,
+        free: bool,
+        seed: int,
+    ) -> None:
+        Slots.__init__(self, starts, ids, sizes, costs, budget, copies, free)
+        self.state = seed & 0x7FFFFFFFFFFFFFFF
+        self.factor = 6364136223846793005
+        self.increment = 1442695040888963407
+        self.mask = 0x7FFFFFFFFFFFFFFF
+        cells = 1 << TABLE_BITS
+        # -log(u) of the middle of each cell, rounded so that libraries that differ in the last digit agree
+        self.threshold = array("d", [round(-math.log((i + 0.5) / cells), 9) for i in range(cells)])
+        self.best_cost = -1
+        self.best_length = 0
+        self.best = array("i", [0])
+        self.weight = 1.0  # integer cost per byte over the budget
+        self.heaviest = 1e300
+        self.temperature = 1.0
+        self.cooling = 1.0
+        self.done = 0
+        self.starved = 0
+        self.accepted = 0
+        self.feasible = 0
+        self.depth_limit = 12
+        self._random()
+        self._random()
+
+    def forget_best(self) -> None:
+        """Start a new record of the best schedule."""
+        self.best_cost = -1
+        self.best_length = 0
+
+    def best_order(self) -> list[int]:
+        """The cheapest order within the budget since the record began; empty if there was none."""
+        return list(self.best[: self.best_length])
+
+    def start(self, order: Sequence[int], spacing: int) -> None:
+        """Load `order` and make room for the record of the best."""
+        self.load(order, spacing)
+        if len(self.best) < self.slots:
+            kept = array("i", bytes(4 * self.slots))
+            for i in range(self.best_length):
+                kept[i] = self.best[i]
+            self.best = kept
+        self.starved = 0
+
+    def heat(self, hot: float, cold: float, moves: int) -> None:
+        """Set the temperature, in units of integer cost: falling geometrically from `hot` to `cold` in
+        `moves` moves."""
+        self.temperature = hot
+        self.cooling = (cold / hot) ** (256.0 / max(256, moves))
+
+    def run(self, moves: int) -> int:
+        """Make `moves` moves, a multiple of 256; calling it twice is the same as calling it once with the
+        sum.
+
+        Returns:
+            moves made: fewer when holes ran out, so that the state should be loaded again with new ones.
+        """
+        self.done = 0
+        with cython.nogil:
+            self.done = self._run(moves)
+        return self.done
+
+    def _run(self, moves: int) -> int:
+        k = 0
+        dirty = 0
+        if self.over == 0 and (self.best_cost < 0 or self.cost < self.best_cost):
+            self._save()
+        while k < moves:
+            k += 1
+            old_cost = self.cost
+            slack = self.temperature * self.threshold[self._random() & 4095]
+            # a move may add at most this much to the cost, however many bytes it frees
+            self.limit = old_cost + slack + self.weight * self.over
+            self._move()
+            if self.logged != 0:
+                if self.failed == 0 and self.cost + self.weight * self.over <= self.limit:
+                    self.accepted += 1
+                    if dirty != 0 and (self.over != 0 or self.cost >= self.best_cost):
+                        # the best state was the one before this move
+                        self._save_before()
+                        dirty = 0
+                    self.logged = 0
+                    if self.over == 0 and (self.best_cost < 0 or self.cost < self.best_cost):
+                        self.best_cost = self.cost
+                        dirty = 1
+                else:
+                    self._undo()
+            if self.over == 0:
+                self.feasible += 1
+            if (k & 255) == 0:
+                self.temperature = self.temperature * self.cooling
+                if self.feasible < 40:
+                    self.weight = min(self.weight * 1.06, self.heaviest)
+                elif self.feasible > 90:
+                    self.weight = self.weight / 1.06
+                self.feasible = 0
+                if self.starved > 400:
+                    break
+        if dirty != 0:
+            self._save()
+        return k
+
+    def _save(self) -> None:
+        length = 0
+        for s in range(self.slots):
+            if self.op_at[s] >= 0:
+                self.best[length] = self.op_at[s]
+                length += 1
+        self.best_length = length
+        self.best_cost = self.cost
+
+    def _save_before(self) -> None:
+        # rewind the logged move on a copy of the slots
+        for s in range(self.slots):
+            self.scratch[s] = self.op_at[s]
+        i = self.logged
+        while i > 0:
+            i -= 1
+            if self.log_kind[i] == 0:
+                self.scratch[self.log_slot[i] >> 1] = -1
+            elif self.log_kind[i] == 1:
+                self.scratch[self.log_slot[i] >> 1] = self.log_op[i]
+        length = 0
+        for s in range(self.slots):
+            if self.scratch[s] >= 0:
+                self.best[length] = self.scratch[s]
+                length += 1
+        self.best_length = length
+
+    # -- random numbers
+    # ------------------------------------------------------------------------------------------
+
+    def _random(self) -> int:
+        self.state = (self.state * self.factor + self.increment) & self.mask
+        return self.state >> 31
+
+    def _below(self, n: int) -> int:
+        # 0 <= result < n; n below 2**31
+        return (self._random() * n) >> 32
+
+    # -- moves
+    # ---------------------------------------------------------------------------------------------------
+
+    def _move(self) -> None:
+        self.failed = 0
+        self.aim = -1
+        kind = self._below(64)
+        if self.free != 0 and kind < 28:
+            self._move_primary()
+        elif self.over > 0:
+            kind = self._below(16)
+            if kind < 8:
+                self._add_aimed()
+            elif kind < 10:
+                self._delete()
+            elif kind < 13:
+                self._move_extra()
+            else:
+                self._delete()
+                if self.failed == 0:
+                    self._add_aimed()
+        else:
+            kind = self._below(16)
+            if kind < 6:
+                self._delete()
+            elif kind < 10:
+                self._move_extra()
+            elif kind < 15:
+                self._delete()
+                if self.failed == 0:
+                    self._add_aimed()
+            else:
+                self._add_aimed()
+
+    def _overfull(self) -> int:
+        # a slot over the budget, near a random one; without any, a random computation
+        start = self._below(self.blocks)
+        if self.over > 0:
+            for i in range(self.blocks):
+                b = start + i
+                if b >= self.blocks:
+                    b -= self.blocks
+                if self.over_in[b] > 0:
+                    size = 1 << self.block_shift
+                    first = self._below(size)
+                    base = self.shift[b] - self.budget
+                    for j in range(size):
+                        s = (b << self.block_shift) + ((first + j) & (size - 1))
+                        if self.memory[s] + base > 0:
+                            return s
+        return self._below(self.slots)
+
+    def _hole_left(self, s: int, stop: int) -> int:
+        # the nearest hole at or left of s and right of stop, or -1
+        tries = 0
+        while s > stop and tries < 48:
+            if self.op_at[s] < 0:
+                return s
+            s -= 1
+            tries += 1
+        self.starved += 1
+        return -1
+
+    def _hole_near(self, s: int, low: int, high: int) -> int:
+        # a hole strictly between low and high, near s, or -1
+        for d in range(48):
+            if s + d < high and s + d > low and self.op_at[s + d] < 0:
+                return s + d
+            if s - d > low and s - d < high and self.op_at[s - d] < 0:
+                return s - d
+        self.starved += 1
+        return -1
+
+    def _add_aimed(self) -> None:
+        p = self._overfull()
+        for _ in range(40):
+            v = self._below(self.n)
+            if self.cost + self.costs[v] > self.limit or self.computed[v] >= self.copies:
+                continue
+            o = self.first[v]
+            i = self._find(v, p + 1)
+            if i == 0 or i == self.count[v]:
+                continue
+            a = self.events[o + i - 1]
+            b = self.events[o + i]
+            if a == p or self.op_at[b] == v or b - a < 2:
+                continue
+            s = b - 1
+            if s > p + 1 and self._below(2) == 0:
+                s = p + 1 + self._below(b - p - 1)
+            s = self._hole_left(s, p)
+            if s < 0:
+                self.failed = 1
+                return
+            self.aim = p
+            self._recompute(v, s, 0)
+            return
+        self.failed = 1
+
+    def _recompute(self, v: int, s: int, depth: int) -> None:
+        self._insert(v, s, 1)
+        if self.cost > self.limit or self.logged > 400:
+            self.failed = 1
+            return
+        for e in range(self.starts[v], self.starts[v + 1]):
+            w = self.ids[e]
+            o = self.first[w]
+            i = self._find(w, s)
+            if i + 1 < self.count[w] and self.op_at[self.events[o + i + 1]] != w:
+                continue  # alive here anyway
+            a = self.events[o + i - 1]
+            if depth >= self.depth_limit or self.computed[w] >= self.copies:
+                continue
+            if self.cost + self.costs[w] > self.limit:
+                continue
+            chance = 5
+            if a < self.aim:
+                chance = 14
+            if self._below(16) < chance:
+                stop = a
+                if self.aim > a:
+                    stop = self.aim
+                c = self._hole_left(s - 1, stop)
+                if c >= 0:
+                    self._recompute(w, c, depth + 1)
+                    if self.failed != 0:
+                        return
+
+    def _removable(self, v: int, s: int) -> int:
+        if self.computed[v] < 2 or (self.free == 0 and self.primary[v] == s):
+            return 0
+        o = self.first[v]
+        if self.events[o] == s and self.op_at[self.events[o + 1]] != v:
+            return 0
+        return 1
+
+    def _delete(self) -> None:
+        if self.extra_count == 0:
+            return
+        s = self.extras[self._below(self.extra_count)]
+        v = self.op_at[s]
+        if self._removable(v, s) == 0:
+            self.failed = 1
+            return
+        self._drop(v, s)
+
+    def _drop(self, v: int, s: int) -> None:
+        if self.primary[v] == s:
+            o = self.first[v]
+            i = 0
+            while self.op_at[self.events[o + i]] != v or self.events[o + i] == s:
+                i += 1
+            self._promote(v, self.events[o + i])
+        self._remove(v, s)
+        if self.logged > 400:
+            self.failed = 1
+            return
+        for e in range(self.starts[v], self.starts[v + 1]):
+            w = self.ids[e]
+            if self.computed[w] < 2:
+                continue
+            o = self.first[w]
+            i = self._find(w, s)
+            if i == 0:
+                continue
+            a = self.events[o + i - 1]
+            if self.op_at[a] != w or (i < self.count[w] and self.op_at[self.events[o + i]] != w):
+                continue
+            if self._removable(w, a) != 0:
+                self._drop(w, a)
+
+    def _operands_ready(self, v: int) -> int:
+        # the first slot at which all operands of v have been computed once, less one
+        low = -1
+        for e in range(self.starts[v], self.starts[v + 1]):
+            s = self.events[self.first[self.ids[e]]]
+            if s > low:
+                low = s
+        return low
+
+    def _relocate(self, v: int, s: int, low: int, high: int) -> None:
+        # move the computation of v at s to a hole strictly between low and high
+        if high - low < 2:
+            self.failed = 1
+            return
+        kind = self._below(8)
+        if kind < 3:
+            t = low + 1 + self._below(high - low - 1)
+        elif kind < 5:
+            t = s + self._below(65) - 32
+        elif kind < 6:
+            t = low + 1
+        elif kind < 7:
+            t = high - 1
+        else:
+            t = self._overfull()
+        if t <= low:
+            t = low + 1
+        if t >= high:
+            t = high - 1
+        t = self._hole_near(t, low, high)
+        if t < 0:
+            self.failed = 1
+            return
+        extra = 0
+        if self.extra_at[s] >= 0:
+            extra = 1
+        self._remove(v, s)
+        self._insert(v, t, extra)
+
+    def _move_extra(self) -> None:
+        if self.extra_count == 0:
+            return
+        s = self.extras[self._below(self.extra_count)]
+        v = self.op_at[s]
+        low = self._operands_ready(v)
+        o = self.first[v]
+        high = self.slots
+        if self.events[o] == s:
+            if self.op_at[self.events[o + 1]] != v:
+                high = self.events[o + 1]
+        elif self.free == 0:
+            low = max(low, self.events[o])
+        i = self._find(v, s)
+        # mostly within its own gaps
+        if self._below(4) != 0:
+            if i > 0:
+                low = max(low, self.events[o + i - 1])
+            if i + 1 < self.count[v]:
+                high = min(high, self.events[o + i + 1])
+        self._relocate(v, s, low, high)
+
+    def _move_primary(self) -> None:
+        v = self._below(self.n)
+        s = self.primary[v]
+        if self.over > 0 and self._below(2) == 0:
+            # rather one whose value is alive at an overfull slot, or that sits there
+            p = self._overfull()
+            for _ in range(24):
+                i = self._find(v, p)
+                if i > 0 and i < self.count[v] and self.op_at[self.events[self.first[v] + i]] != v:
+                    break
+                v = self._below(self.n)
+            s = self.primary[v]
+            if self._below(2) == 0:
+                # or its next reader, if that is a first computation
+                i = self._find(v, p)
+                if i < self.count[v]:
+                    t = self.events[self.first[v] + i]
+                    if self.extra_at[t] < 0:
+                        s = t
+                        v = self.op_at[t]
+        low = self._operands_ready(v)
+        high = self.slots
+        o = self.first[v]
+        if self.events[o] == s and self.count[v] > 1 and self.op_at[self.events[o + 1]] != v:
+            high = self.events[o + 1]
+        self._relocate(v, s, low, high)

@@ -1,0 +1,46 @@
+# C types of _slots.py, used when it is compiled.
+cimport cython
+
+ctypedef long long i64
+
+cdef class Slots:
+    cdef public i64 n, budget, over, cost
+    cdef public int copies, free, slots, blocks, block_shift, extra_count, logged
+    cdef i64 hole
+    cdef int[::1] starts, ids, first, events, count, computed, primary
+    cdef int[::1] op_at, extra_at, extras, scratch, log_kind, log_op, log_slot
+    cdef i64[::1] sizes, costs, memory, shift, top, over_in
+
+    @cython.locals(i=int, s=int, v=int, e=int, w=int, o=int, a=int, b=int, total=i64)
+    cdef void _load(self, int[::1] packed, int length, int spacing) noexcept nogil
+    @cython.locals(b=int)
+    cpdef void set_budget(self, i64 budget)
+    @cython.locals(s=int, end=int, best=i64)
+    cdef void _summit(self, int b) noexcept nogil
+    @cython.locals(s=int, end=int, base=i64, total=i64, x=i64)
+    cdef void _excess(self, int b) noexcept nogil
+    @cython.locals(s=int, best=i64, x=i64)
+    cdef void _part(self, int b, int left, int right, i64 d) noexcept nogil
+    @cython.locals(b=int, end=int)
+    cdef void _add(self, int left, int right, i64 d) noexcept nogil
+    @cython.locals(low=int, high=int, o=int, mid=int)
+    cdef int _find(self, int v, int s) noexcept nogil
+    @cython.locals(d=i64)
+    cdef void _change(self, int v, int before, int s, int after, int is_use, int sign) noexcept nogil
+    @cython.locals(o=int, k=int, i=int, before=int, after=int)
+    cdef void _event_in(self, int v, int s, int is_use) noexcept nogil
+    @cython.locals(o=int, k=int, i=int, j=int, before=int, after=int)
+    cdef void _event_out(self, int v, int s, int is_use) noexcept nogil
+    @cython.locals(e=int)
+    cdef void _place(self, int v, int s, int extra) noexcept nogil
+    @cython.locals(e=int, i=int, last=int)
+    cdef void _take(self, int v, int s) noexcept nogil
+    @cython.locals(old=int, i=int)
+    cdef void _swap_roles(self, int v, int s) noexcept nogil
+    cdef void _note(self, int kind, int v, int s) noexcept nogil
+    cdef void _insert(self, int v, int s, int extra) noexcept nogil
+    @cython.locals(extra=int)
+    cdef void _remove(self, int v, int s) noexcept nogil
+    cdef void _promote(self, int v, int s) noexcept nogil
+    @cython.locals(i=int)
+    cdef void _undo(self) noexcept nogil

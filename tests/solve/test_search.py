@@ -1,0 +1,157 @@
+"""The search: its incremental state against the machine, against the oracle, and its determinism."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recoup import Graph, InfeasibleError, solve
+from recoup._solve import check
+from recoup._solve._annealer import Annealer
+from recoup._solve._bounds import peak_bound
+from recoup._solve._brute import brute_force
+from recoup._solve._search import Search
+from recoup.errors import PlanError
+
+
+def random_graph(rng, count, density=2.0):
+    edges = [
+        (int(rng.integers(max(0, v - 12), v)), v)
+        for v in range(1, count)
+        for _ in range(rng.poisson(density))
+    ]
+    return Graph(rng.integers(0, 100, count), rng.integers(1, 100, count), edges)
+
+
+@st.composite
+def small_graphs(draw, max_size=8):
+    count = draw(st.integers(2, max_size))
+    costs = draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
+    sizes = draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
+    edges = [(u, v) for v in range(count) for u in range(v) if draw(st.integers(0, 2)) == 0]
+    return Graph(costs, sizes, edges)
+
+
+@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_incremental_profile_is_the_machines(free, seed):
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, 60)
+    budget = int(check(graph, range(60)).peak_bytes * rng.uniform(0.5, 0.9))
+    costs = graph.costs.astype(int).tolist()
+    starts, ids = graph.operand_starts.tolist(), graph.operand_ids.tolist()
+    annealer = Annealer(starts, ids, graph.sizes.tolist(), costs, budget, 6, free, seed)
+    annealer.start(list(range(60)), 3)
+    for _ in range(12):
+        annealer.heat(100.0, 1.0, 2560)
+        annealer.run(512)
+        now = check(graph, annealer.order(), given=not free)
+        assert annealer.peak() == now.peak_bytes
+        assert annealer.over == np.maximum(0, now.profile - budget).sum()
+        assert annealer.cost == now.cost
+        best = annealer.best_order()
+        if best:
+            assert check(graph, best, budget, given=not free).cost == annealer.best_cost
+        annealer.start(annealer.order(), 3)
+
+
+def test_feasible_search_happened():
+    # the assertions on the record above are not vacuous
+    rng = np.random.default_rng(5)
+    graph = random_graph(rng, 60)
+    budget = int(check(graph, range(60)).peak_bytes * 0.8)
+    found = solve(graph, budget, moves=40_960)
+    assert found.peak_bytes <= budget
+    assert len(found.order) >= 60
+
+
+@given(small_graphs(), st.floats(0.3, 1.0), st.sampled_from(["free", "given"]))
+@settings(max_examples=150, deadline=None)
+def test_brute_force_agrees(graph, share, order):
+    budget = int(check(graph, range(len(graph))).peak_bytes * share)
+    exact = brute_force(graph, budget, given=order == "given")
+    search = Search(graph, budget, list(range(len(graph))), order == "free", seed=0)
+    if exact is None:
+        with pytest.raises(InfeasibleError):
+            solve(graph, budget, order=order, moves=2_048)
+        return
+    cost = check(graph, exact, budget, given=order == "given").cost
+    assert solve(graph, budget, order=order, moves=8_192).cost == pytest.approx(cost)
+    search.run(32_768, float("inf"))
+    assert search.order is not None
+    assert check(graph, search.order, budget).cost == pytest.approx(cost)
+
+
+def test_same_seed_and_moves_same_schedule_and_interpreted_too(tmp_path):
+    rng = np.random.default_rng(7)
+    graph = random_graph(rng, 40)
+    budget = int(check(graph, range(40)).peak_bytes * 0.85)
+    first = solve(graph, budget, seed=3, moves=6_144)
+    again = solve(graph, budget, seed=3, moves=6_144)
+    assert first.order.tolist() == again.order.tolist()
+    problem = {"costs": graph.costs.tolist(), "sizes": graph.sizes.tolist(), "edges": graph.edges.tolist()}
+    # a process that finds only the .py files of the compiled modules
+    script = """
+import importlib.machinery, json, sys
+class Source:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("recoup._solve._slots", "recoup._solve._annealer"):
+            import importlib.util, pathlib
+            import recoup
+            file = pathlib.Path(recoup.__file__).parent / "_solve" / (name.rsplit(".", 1)[1] + ".py")
+            return importlib.util.spec_from_file_location(name, file)
+        return None
+sys.meta_path.insert(0, Source())
+problem, budget = json.loads(sys.argv[1]), int(sys.argv[2])
+import recoup
+from recoup._solve import _annealer
+assert not _annealer.COMPILED
+found = recoup.solve(recoup.Graph(**problem), budget, seed=3, moves=6144)
+print(json.dumps([found.order.tolist(), found.method]))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(problem), str(budget)],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        check=True,
+    )
+    order, method = json.loads(ran.stdout)
+    assert order == first.order.tolist()
+    assert "interpreted" in method
+
+
+def test_one_pass_that_fits_is_returned_as_it_is():
+    graph = random_graph(np.random.default_rng(1), 30)
+    found = solve(graph, check(graph, range(30)).peak_bytes)
+    assert found.order.tolist() == list(range(30))
+    assert found.optimal
+    assert found.extra_cost == 0
+    assert found.gap == 0
+
+
+def test_refusals_name_the_numbers():
+    graph = random_graph(np.random.default_rng(2), 30)
+    floor, operation = peak_bound(graph)
+    with pytest.raises(InfeasibleError, match=f"operation {operation} alone needs {floor} bytes") as caught:
+        solve(graph, floor - 1)
+    assert caught.value.proved
+    assert caught.value.bound_bytes == floor
+    with pytest.raises(PlanError, match="integer number of bytes"):
+        solve(graph, 10.5)
+    with pytest.raises(PlanError, match='"free" or "given"'):
+        solve(graph, 10, order="any")
+
+
+def test_given_order_costs_no_less_than_free():
+    graph = random_graph(np.random.default_rng(4), 50)
+    budget = int(check(graph, range(50)).peak_bytes * 0.75)
+    kept = solve(graph, budget, order="given", moves=102_400)
+    free = solve(graph, budget, order="free", moves=102_400)
+    assert kept.lower_bound <= kept.cost
+    assert free.cost <= kept.cost
