@@ -25,6 +25,8 @@ _EXPORTS: dict[str, str] = {
     "solve": "recoup._solve",
     "checkpoint": "recoup._checkpoint",
     "keep": "recoup._checkpoint",
+    "diagnostic": "recoup._regions.collect",
+    "collect": "recoup._regions.collect",
     "policies": "recoup.policies",
     "config": "recoup._config",
     "RecoupError": "recoup.errors",

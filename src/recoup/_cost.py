@@ -17,13 +17,10 @@ FLOPS_PER_BYTE = 2.0  # a desktop CPU: about 50-100 GFLOP/s against 20-40 GB/s
 RANDOM_BITS_FLOPS = 100  # one block of threefry is about a hundred integer operations for two words
 
 MOVES_DATA = frozenset(
-    "broadcast_in_dim reshape transpose convert_element_type bitcast_convert_type squeeze expand_dims slice dynamic_slice "
-    "dynamic_update_slice concatenate pad rev gather copy copy_p iota stop_gradient split stack select_n device_put "
-    "optimization_barrier recoup_barrier name random_wrap random_unwrap random_seed pjit real imag".split()
+    ["broadcast_in_dim", "reshape", "transpose", "convert_element_type", "bitcast_convert_type", "squeeze", "expand_dims", "slice", "dynamic_slice", "dynamic_update_slice", "concatenate", "pad", "rev", "gather", "copy", "copy_p", "iota", "stop_gradient", "split", "stack", "select_n", "device_put", "optimization_barrier", "recoup_barrier", "name", "random_wrap", "random_unwrap", "random_seed", "pjit", "real", "imag"]
 )
 _REDUCTIONS = frozenset(
-    "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin reduce_precision "
-    "cumsum cumprod cummax cummin cumlogsumexp reduce".split()
+    ["reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin", "reduce_precision", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "reduce"]
 )
 
 
@@ -60,8 +57,20 @@ def eqn_flops(eqn: Any) -> float:
         return float(max((_elements(v) for v in [*eqn.invars, *eqn.outvars]), default=0))
     if name == "sort":
         size = _elements(eqn.invars[0])
-        return float(size * max(1, math.ceil(math.log2(max(2, eqn.invars[0].aval.shape[params["dimension"]])))))
-    if name in ("cholesky", "lu", "qr", "householder_product", "eigh", "svd", "triangular_solve", "geqrf", "schur"):
+        return float(
+            size * max(1, math.ceil(math.log2(max(2, eqn.invars[0].aval.shape[params["dimension"]]))))
+        )
+    if name in (
+        "cholesky",
+        "lu",
+        "qr",
+        "householder_product",
+        "eigh",
+        "svd",
+        "triangular_solve",
+        "geqrf",
+        "schur",
+    ):
         shape = eqn.invars[0].aval.shape
         return 2.0 * math.prod(shape) * (shape[-1] if shape else 1)
     if name == "fft":

@@ -66,7 +66,12 @@ def flatten(closed: Any, *, dissolve_regions: bool = False) -> Flat:
     read |= {v for v in outvars if not isinstance(v, Literal)}
     pairs = [(v, c) for v, c in builder.constants if v in read]
     return Flat(
-        tuple(v for v, _ in pairs), tuple(c for _, c in pairs), tuple(jaxpr.invars), outvars, tuple(eqns), closed
+        tuple(v for v, _ in pairs),
+        tuple(c for _, c in pairs),
+        tuple(jaxpr.invars),
+        outvars,
+        tuple(eqns),
+        closed,
     )
 
 

@@ -148,7 +148,9 @@ def _apply_one(flat: Flat, pair: Pair, cut: Cut) -> Flat:
             if not isinstance(v, Literal):
                 row_of.setdefault(index[v], first.outvars[p])
     xs_of = {index[v]: x for v, x in zip(body.invars[f.num_consts + f.num_carry :], f_xs, strict=True)}
-    consts_of = {index[v]: c for v, c in zip(body.invars[: f.num_consts], first.invars[: f.num_consts], strict=True)}
+    consts_of = {
+        index[v]: c for v, c in zip(body.invars[: f.num_consts], first.invars[: f.num_consts], strict=True)
+    }
     for v in sorted(cut.kept):
         if v in row_of:
             continue
@@ -199,9 +201,7 @@ def _apply_one(flat: Flat, pair: Pair, cut: Cut) -> Flat:
         eqn = body.eqns[o]
         fresh = [Var(v.aval) for v in eqn.outvars]
         clones.append(
-            _compat.named(
-                eqn.replace(invars=[lookup(v) for v in eqn.invars], outvars=fresh), RECOMPUTE_SCOPE
-            )
+            _compat.named(eqn.replace(invars=[lookup(v) for v in eqn.invars], outvars=fresh), RECOMPUTE_SCOPE)
         )
         for v, var in zip(eqn.outvars, fresh, strict=True):
             if index.get(v) not in row_of:
@@ -215,7 +215,10 @@ def _apply_one(flat: Flat, pair: Pair, cut: Cut) -> Flat:
         else:
             xs_vars.append(var)
             xs_outer.append(array)
-    eqns = [e.replace(invars=[rename.get(v, v) if not isinstance(v, Literal) else v for v in e.invars]) for e in back.eqns]
+    eqns = [
+        e.replace(invars=[rename.get(v, v) if not isinstance(v, Literal) else v for v in e.invars])
+        for e in back.eqns
+    ]
     outs = [rename.get(v, v) if not isinstance(v, Literal) else v for v in back.outvars]
     invars = [
         *back.invars[: b.num_consts],

@@ -83,8 +83,7 @@ class _Rewriter:
             if v not in own:
                 through[v] = None
         trigger = self.plan.trigger[window]
-        if trigger in through:
-            del through[trigger]
+        through.pop(trigger, None)
         if through and trigger >= 0:
             operands = [*through, trigger]
             outs = [Var(self.vars[v].aval) for v in operands]

@@ -17,17 +17,14 @@ from recoup._planner.machine import execute
 from recoup._program import ARGUMENT, CONSTANT, Op, Program, Value
 
 ELEMENTWISE_EXTRA = frozenset(
-    "broadcast_in_dim reshape convert_element_type squeeze expand_dims select_n iota copy stop_gradient name "
-    "bitcast_convert_type real imag slice rev pad".split()
+    ["broadcast_in_dim", "reshape", "convert_element_type", "squeeze", "expand_dims", "select_n", "iota", "copy", "stop_gradient", "name", "bitcast_convert_type", "real", "imag", "slice", "rev", "pad"]
 )
 HEAVY = frozenset(
-    "dot_general conv_general_dilated scan while cond sort fft cholesky lu qr eigh svd triangular_solve custom_call "
-    "remat2 checkpoint shard_map ragged_dot scaled_matmul".split()
+    ["dot_general", "conv_general_dilated", "scan", "while", "cond", "sort", "fft", "cholesky", "lu", "qr", "eigh", "svd", "triangular_solve", "custom_call", "remat2", "checkpoint", "shard_map", "ragged_dot", "scaled_matmul"]
 )
 # Repeated, these would exchange data between devices again, run a loop of unknown length, or undo a region's own plan.
 NEVER_REPEATED = frozenset(
-    "while shard_map psum all_gather all_to_all ppermute reduce_scatter pmin pmax psum_invariant remat2 checkpoint "
-    "custom_call pure_callback optimization_barrier recoup_barrier infeed outfeed pallas_call".split()
+    ["while", "shard_map", "psum", "all_gather", "all_to_all", "ppermute", "reduce_scatter", "pmin", "pmax", "psum_invariant", "remat2", "checkpoint", "custom_call", "pure_callback", "optimization_barrier", "recoup_barrier", "infeed", "outfeed", "pallas_call"]
 )
 
 
@@ -204,7 +201,15 @@ def _elementwise(eqn: Any) -> bool:
 
 def _detail(eqn: Any) -> str:
     parts = []
-    for key in ("dimension_numbers", "window_strides", "axes", "axis", "permutation", "broadcast_dimensions", "name"):
+    for key in (
+        "dimension_numbers",
+        "window_strides",
+        "axes",
+        "axis",
+        "permutation",
+        "broadcast_dimensions",
+        "name",
+    ):
         if key in eqn.params:
             parts.append(str(eqn.params[key]))
     return ";".join(parts)

@@ -8,6 +8,7 @@ Limits: peaks here are the machine's; the memory model and the compiler have the
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -54,15 +55,27 @@ def ladder(program: Program, *, targets: int = 24) -> tuple[Layout, list[Rung]]:
                 add(parts, kept)
         for kept in _thinned(program, plan, parts):
             add(parts, kept)
-    return plan, [first, *pareto(rungs.values(), first.peak_bytes)]
+    return plan, [first, *pareto_by(rungs.values(), first.peak_bytes)]
 
 
-def pareto(rungs: Iterable[Rung], below: int) -> list[Rung]:
-    """Those that no other beats in both peak and cost, from the highest peak down."""
-    front: list[Rung] = []
-    for rung in sorted(rungs, key=lambda r: (r.cost, r.peak_bytes)):
-        if rung.peak_bytes < (front[-1].peak_bytes if front else below):
-            front.append(rung)
+class Priced(Protocol):
+    """What has a peak and a cost."""
+
+    @property
+    def peak_bytes(self) -> int: ...
+    @property
+    def cost(self) -> float: ...
+
+
+P = TypeVar("P", bound=Priced)
+
+
+def pareto_by(items: Iterable[P], below: int) -> list[P]:
+    """Those that no other beats in both peak and cost, from the highest peak down; all under `below`."""
+    front: list[P] = []
+    for item in sorted(items, key=lambda r: (r.cost, r.peak_bytes)):
+        if item.peak_bytes < (front[-1].peak_bytes if front else below):
+            front.append(item)
     return front
 
 
@@ -83,7 +96,11 @@ def _lowest(found: object) -> int:
 
 def _thinned(program: Program, plan: Layout, parts: Zones) -> Iterable[frozenset[int]]:
     """Every m-th boundary kept, the others restart points that are recomputed."""
-    forced = [v for v, value in enumerate(program.values) if value.producer >= 0 and not program.ops[value.producer].pure]
+    forced = [
+        v
+        for v, value in enumerate(program.values)
+        if value.producer >= 0 and not program.ops[value.producer].pure
+    ]
     for every in (1, 2, 3, 4, 6, 8):
         kept = {v for v in parts.boundary if _last_boundary(program, plan, parts, v) % every == 0}
         yield frozenset(kept | {v for v in forced if v in plan.crossing})

@@ -48,7 +48,9 @@ def execute(program: Program, schedule: Sequence[int]) -> Run:
         op = ops[index]
         repeat = done[index]
         if repeat and not op.pure:
-            raise PlanError(f"step {step} repeats operation {index} ({op.name}, {op.source}), which may run only once")
+            raise PlanError(
+                f"step {step} repeats operation {index} ({op.name}, {op.source}), which may run only once"
+            )
         if not repeat:
             if index != next_first:
                 raise PlanError(f"step {step} runs operation {index} before operation {next_first}")
@@ -64,7 +66,9 @@ def execute(program: Program, schedule: Sequence[int]) -> Run:
             if values[v].producer < 0:
                 continue
             if current[v] < 0:
-                raise PlanError(f"step {step} ({op.name}, {op.source}) reads a value that is not computed yet")
+                raise PlanError(
+                    f"step {step} ({op.name}, {op.source}) reads a value that is not computed yet"
+                )
             read.append(current[v])
         sources.append(read)
         group.append(window)

@@ -16,6 +16,7 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from recoup._program import Program
 
+
 @dataclass(frozen=True)
 class Cut:
     """One trade: what is kept, its bytes, which operations run again, and their cost."""
@@ -60,7 +61,9 @@ def cheapest_kept(
         reach.append(v)
         producer = values[v].producer
         if recomputable[producer]:
-            stack += [u for u in ops[producer].reads if u not in free and values[u].producer >= 0 and u not in seen]
+            stack += [
+                u for u in ops[producer].reads if u not in free and values[u].producer >= 0 and u not in seen
+            ]
     if not reach:
         return set()
     producers = sorted({values[v].producer for v in reach})

@@ -112,7 +112,9 @@ def choose(found: Choices, peak_bytes: int) -> frozenset[int] | None:
     unit = max(1.0, peak_bytes / _BINS)
     kept: set[int] = set()
     for e in sorted(set(found.epoch)):
-        picked = _choose_epoch([o for o, own in zip(found.options, found.epoch, strict=True) if own == e], peak_bytes, unit)
+        picked = _choose_epoch(
+            [o for o, own in zip(found.options, found.epoch, strict=True) if own == e], peak_bytes, unit
+        )
         if picked is None:
             return None
         for option in picked:
@@ -120,9 +122,7 @@ def choose(found: Choices, peak_bytes: int) -> frozenset[int] | None:
     return frozenset(kept)
 
 
-def _choose_epoch(
-    options: Sequence[Sequence[Option]], peak_bytes: int, unit: float
-) -> list[Option] | None:
+def _choose_epoch(options: Sequence[Sequence[Option]], peak_bytes: int, unit: float) -> list[Option] | None:
     best = np.full(_BINS + 1, np.inf)
     best[0] = 0.0
     history: list[np.ndarray] = []

@@ -1,0 +1,247 @@
+"""A rung of the ladder as a Plan: what is recomputed, from what, for whom, and the repeats that a file stores.
+
+Limits: a recipe lists at most `_RECIPE` operations; a decision's FLOPs are those of its own operation, so that they add up.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax
+
+from recoup import _loop_pairs
+from recoup._bound import lower_bound
+from recoup._compat import Literal
+from recoup._inline import Flat
+from recoup._ladder import Ladder, Step
+from recoup._loop_pairs import Pair
+from recoup._plan import Decision, LoopTrade, Plan, Repeat
+from recoup._planner.layout import layout
+from recoup._planner.machine import execute
+from recoup._planner.mincut import Cut
+from recoup._program import Program, Value
+from recoup._rewrite import rewrite
+from recoup._trace import Traced, to_program
+from recoup.errors import PlanError
+
+_RECIPE = 8
+
+
+def fingerprint(program: Program) -> str:
+    """Tells programs apart: operations, operands, shapes and dtypes."""
+    digest = hashlib.sha256()
+    for op in program.ops:
+        digest.update(f"{op.name}|{op.reads}|{op.writes}|{op.detail}|{op.flops}\n".encode())
+    for value in program.values:
+        digest.update(f"{value.text}|{value.producer}\n".encode())
+    digest.update(f"{program.inputs}|{program.outputs}|{sorted(program.donated)}".encode())
+    return digest.hexdigest()[:32]
+
+
+def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str) -> Plan:
+    """The plan that `step` carries out."""
+    program = ladder.traced.program
+    bound, where = lower_bound(program)
+    trades = []
+    decisions: list[Decision] = []
+    for pair, which in zip(ladder.pairs, step.variant.choice, strict=True):
+        if which >= 0:
+            cut = pair.cuts[which]
+            trades.append(
+                LoopTrade(pair.forward, pair.backward, tuple(sorted(cut.kept)), tuple(sorted(cut.recomputed)))
+            )
+        decisions += _loop_decisions(pair, pair.cuts[which] if which >= 0 else None, ladder.traced.flat)
+    repeats = _repeats(step.rung.schedule, len(step.variant.program.ops))
+    decisions += _decisions(step)
+    return Plan(
+        budget_bytes=budget_bytes,
+        peak_bytes=step.predicted_bytes,
+        unplanned_bytes=ladder.steps[0].predicted_bytes,
+        lower_bound_bytes=bound,
+        bound=where,
+        flops=program.flops,
+        extra_flops=step.extra_flops,
+        fingerprint=fingerprint(program),
+        decisions=tuple(sorted(decisions, key=lambda d: -d.bytes)),
+        loops=tuple(trades),
+        repeats=tuple(repeats),
+        regions=regions,
+        made_with={"jax": jax.__version__, "instrument": "memory model (predicted, upper end)"},
+    )
+
+
+def apply_plan(traced: Traced, plan: Plan) -> Flat:
+    """The rewritten program of a stored plan.
+
+    Raises:
+      PlanError: the plan was made for another step, or is not legal for this one.
+    """
+    found = fingerprint(traced.program)
+    if found != plan.fingerprint:
+        raise PlanError(
+            f"this plan was made for another step (fingerprint {plan.fingerprint}, this step has {found}): the step's code, "
+            f"shapes, dtypes, donated arguments or JAX version differ (made with JAX {plan.made_with.get('jax', '?')}, "
+            f"this is {jax.__version__}); plan again"
+        )
+    flat = traced.flat
+    pairs = {(p.forward, p.backward): p for p in _loop_pairs.find_pairs(flat)}
+    for trade in plan.loops:
+        pair = pairs.get((trade.forward, trade.backward))
+        if pair is None:
+            raise PlanError(
+                f"the plan trades between operations {trade.forward} and {trade.backward}, which are no loop pair"
+            )
+        cut = Cut(frozenset(trade.kept), 0, frozenset(trade.recomputed), 0.0)
+        flat = _loop_pairs.apply(flat, [replace(pair, cuts=(cut,))], [0])
+    if not plan.repeats:
+        return flat
+    program = to_program(flat, traced.argument_names, traced.donated)
+    before = {r.before: r.ops for r in plan.repeats}
+    schedule: list[int] = []
+    for index in range(len(program.ops)):
+        schedule += before.get(index, ())
+        schedule.append(index)
+    if any(not 0 <= o < len(program.ops) for o in schedule):
+        raise PlanError("the plan repeats operations that the step does not have")
+    execute(program, schedule)
+    return rewrite(flat, program, layout(program), schedule)
+
+
+def _repeats(schedule: Sequence[int], count: int) -> list[Repeat]:
+    done = [False] * count
+    found, group = [], []
+    for index in schedule:
+        if done[index]:
+            group.append(index)
+            continue
+        done[index] = True
+        if group:
+            found.append(Repeat(index, tuple(group)))
+            group = []
+    return found
+
+
+def _decisions(step: Step) -> list[Decision]:
+    program, plan = step.variant.program, step.variant.layout
+    repeated = {o for r in _repeats(step.rung.schedule, len(program.ops)) for o in r.ops}
+    plain = not repeated
+    found = []
+    results = set(program.outputs)
+    extra_sources = {
+        v
+        for o in repeated
+        for v in program.ops[o].reads
+        if program.values[v].producer >= 0 and program.values[v].producer not in repeated
+    }
+    for v in sorted(plan.crossing | (extra_sources - plan.free)):
+        value = program.values[v]
+        op = program.ops[value.producer]
+        again = value.producer in repeated
+        late = [r for r in program.readers[v] if plan.epoch[r] > plan.epoch[value.producer]]
+        use = program.ops[late[0]] if late else None
+        recipe, inputs = _recipe(program, v, repeated) if again else ((), ())
+        if v in results:
+            continue
+        found.append(
+            Decision(
+                action="recompute" if again else "keep",
+                value=value.text,
+                bytes=value.bytes,
+                op=op.name,
+                source=op.source,
+                scope=op.scope,
+                name=value.name,
+                use=use.name if use else "recomputation",
+                use_source=use.source if use else "",
+                recipe=recipe,
+                inputs=inputs,
+                flops=op.flops if again and not plain else 0.0,
+            )
+        )
+    # Operations that run again only on the way to a value count too.
+    crossing_ops = {program.values[v].producer for v in plan.crossing}
+    for o in sorted(repeated - crossing_ops):
+        op = program.ops[o]
+        found.append(
+            Decision(
+                action="recompute",
+                value=program.values[op.writes[0]].text,
+                bytes=0,
+                op=op.name,
+                source=op.source,
+                scope=op.scope,
+                use="recomputation",
+                flops=op.flops,
+            )
+        )
+    return found
+
+
+def _recipe(program: Program, v: int, repeated: set[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    names: list[str] = []
+    inputs: list[str] = []
+    seen: set[int] = set()
+    stack = [v]
+    while stack and len(names) < _RECIPE:
+        value = stack.pop()
+        producer = program.values[value].producer
+        if producer < 0 or producer not in repeated:
+            inputs.append(_label(program.values[value], program))
+            continue
+        if producer in seen:
+            continue
+        seen.add(producer)
+        names.append(program.ops[producer].name)
+        stack += program.ops[producer].reads
+    return tuple(names), tuple(dict.fromkeys(inputs))
+
+
+def _label(value: Value, program: Program) -> str:
+    if value.producer < 0:
+        return value.name or "constant"
+    return f"{program.ops[value.producer].name} {value.text}"
+
+
+def _loop_decisions(pair: Pair, cut: Cut | None, flat: Flat) -> list[Decision]:
+    program = pair.program
+    index = {v: i for i, v in enumerate([*pair.body.constvars, *pair.body.invars])}
+    for eqn, op in zip(pair.body.eqns, program.ops, strict=False):
+        index.update(zip(eqn.outvars, op.writes, strict=True))
+    rows = {index[v] for p in pair.residuals if not isinstance(v := pair.body.outvars[p], Literal)}
+    kept = rows if cut is None else set(cut.kept)
+    again = frozenset() if cut is None else cut.recomputed
+    use = flat.eqns[pair.backward]
+    found = []
+    for v in sorted(rows | kept):
+        value = program.values[v]
+        op = program.ops[value.producer] if value.producer >= 0 else None
+        recompute = v not in kept
+        recipe, inputs = _recipe(program, v, set(again)) if recompute else ((), ())
+        found.append(
+            Decision(
+                action="recompute" if recompute else "keep",
+                value=f"{pair.length} x {value.text}",
+                bytes=value.bytes,
+                op=op.name if op else "operand",
+                source=op.source if op and op.source else _loop_source(pair, program),
+                scope=op.scope if op else "",
+                use=use.primitive.name,
+                recipe=recipe,
+                inputs=inputs,
+                flops=op.flops if op and recompute and value.producer in again else 0.0,
+                iterations=pair.length,
+            )
+        )
+    covered = {program.values[v].producer for v in rows | kept}
+    for o in sorted(again - covered):
+        op = program.ops[o]
+        text = f"{pair.length} x {program.values[op.writes[0]].text}"
+        found.append(
+            Decision("recompute", text, 0, op.name, op.source, op.scope, use="recomputation", flops=op.flops,
+                     iterations=pair.length)
+        )  # fmt: skip
+    return found
+
+
+def _loop_source(pair: Pair, program: Program) -> str:
+    return next((op.source for op in program.ops if op.source), "")

@@ -1,0 +1,151 @@
+"""The ladder of a traced step: loop trades times schedules, from the plain step down, each with a prediction when asked.
+
+Idea: loop pairs are traded first (a jaxpr to jaxpr change), then the rest of the program is scheduled; rungs of all trades together
+form one Pareto front. The memory model, which imitates the compiler, is asked only for the rungs that a search visits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from recoup import _loop_pairs, _memory
+from recoup._inline import Flat
+from recoup._loop_pairs import Pair
+from recoup._memory import Prediction
+from recoup._planner.ladder import Rung, ladder, pareto_by
+from recoup._planner.layout import Layout
+from recoup._program import Program
+from recoup._rewrite import rewrite
+from recoup._trace import Traced, to_program
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """The program after one trade for each pair of loops, before scheduling."""
+
+    choice: tuple[int, ...]  # for each pair its cut, -1 for "as it is"
+    flat: Flat
+    program: Program
+    layout: Layout
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One rung: a variant and a schedule of it."""
+
+    variant: Variant
+    rung: Rung
+    peak_bytes: int  # by the planner's machine: temporaries only
+    cost: float  # extra, in the planner's unit
+    extra_flops: float
+    donated: tuple[bool, ...]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the step runs as it is."""
+        return self.extra_flops == 0.0 and self.cost == 0.0 and all(c < 0 for c in self.variant.choice)
+
+    @cached_property
+    def flat(self) -> Flat:
+        """The rewritten program."""
+        if len(self.rung.schedule) == len(self.variant.program.ops):
+            return self.variant.flat
+        return rewrite(self.variant.flat, self.variant.program, self.variant.layout, self.rung.schedule)
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """The memory model's view of the rewritten program."""
+        return _memory.predict(self.flat.closed(), donated=self.donated)
+
+    @property
+    def predicted_bytes(self) -> int:
+        """The upper end of the predicted total."""
+        return self.prediction.high.total_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Ladder:
+    """All rungs, the plain step first; each later one is lower by the machine and dearer."""
+
+    steps: tuple[Step, ...]
+    pairs: tuple[Pair, ...]
+    traced: Traced
+
+    def first_within(self, budget_bytes: int, scale: float = 1.0, start: int = 0) -> int | None:
+        """The first rung from `start` on whose predicted total times `scale` is within the budget.
+
+        Visits few rungs: predictions fall along the ladder, nearly.
+        """
+        low, high = start, len(self.steps) - 1
+        if high < low:
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            if self.steps[middle].predicted_bytes * scale <= budget_bytes:
+                high = middle
+            else:
+                low = middle + 1
+        if self.steps[low].predicted_bytes * scale <= budget_bytes:
+            return low
+        return None
+
+
+def build(traced: Traced, *, progress: Any = None) -> Ladder:
+    """Plans a traced step at every level of memory. Nothing compiles."""
+    pairs = _loop_pairs.find_pairs(traced.flat)
+    plain_flops = traced.program.flops
+    plain_price = sum(op.cost for op in traced.program.ops)
+    steps: list[Step] = []
+    choices = list(loop_choices(pairs))
+    for number, choice in enumerate(choices):
+        if progress is not None and len(choices) > 1:
+            progress.stage(f"planning, loop trade {number + 1} of {len(choices)}")
+        if all(c < 0 for c in choice):
+            flat, program = traced.flat, traced.program
+        else:
+            flat = _loop_pairs.apply(traced.flat, pairs, choice)
+            program = to_program(flat, traced.argument_names, traced.donated)
+        plan, rungs = ladder(program)
+        variant = Variant(choice, flat, program, plan)
+        price = sum(op.cost for op in program.ops) - plain_price
+        for rung in rungs:
+            cost, extra = rung.cost + price, rung.flops - plain_flops
+            steps.append(Step(variant, rung, rung.peak_bytes, cost, extra, traced.donated))
+    first, rest = steps[0], steps[1:]
+    front = pareto_by(rest, first.peak_bytes)
+    return Ladder((first, *_spaced(front)), tuple(pairs), traced)
+
+
+def loop_choices(pairs: Sequence[Pair], limit: int = 20) -> list[tuple[int, ...]]:
+    """Trades for all pairs together, from "as they are" down: at each step the pair that frees most for its cost moves on."""
+    state = [-1] * len(pairs)
+    found = [tuple(state)]
+    while True:
+        best, at = -1.0, -1
+        for i, pair in enumerate(pairs):
+            following = state[i] + 1
+            if following >= len(pair.cuts):
+                continue
+            now = pair.cuts[max(state[i], 0)]
+            then = pair.cuts[following]
+            gain = (now.bytes - then.bytes) / max(then.cost - now.cost, 1e-9) if following else 1e30
+            if gain > best:
+                best, at = gain, i
+        if at < 0:
+            break
+        state[at] += 1
+        found.append(tuple(state))
+    if len(found) > limit:
+        keep = {round(i * (len(found) - 1) / (limit - 1)) for i in range(limit)}
+        found = [c for i, c in enumerate(found) if i in keep]
+    return found
+
+
+def _spaced(front: Sequence[Step], ratio: float = 0.97) -> list[Step]:
+    """Rungs at least 3 % apart: closer ones are within the error of the prediction, and each costs a look."""
+    kept: list[Step] = []
+    for i, step in enumerate(front):
+        if i == len(front) - 1 or not kept or step.peak_bytes <= ratio * kept[-1].peak_bytes:
+            kept.append(step)
+    return kept

@@ -1,0 +1,242 @@
+"""Plan: what is kept and what is recomputed, as a person reads it and a file stores it. No JAX.
+
+Idea: a plan is a list of repeats (which operations run again, before which one) and a trade for each pair of loops; everything else
+here (decisions, sizes, costs) explains it. A fingerprint of the step guards it: a plan applies to the program it was made for.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from recoup._report.text import format_bytes, format_percent, heading, table
+from recoup.errors import PlanError
+
+FORMAT = 1
+_MAX_FILE_BYTES = 256 * 1024**2
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What happens to one value between its first computation and its late use.
+
+    Attributes:
+      action: "keep" or "recompute".
+      value: shape and dtype, such as "f32[8,128]".
+      bytes: its size; over all iterations for a value of a loop.
+      op: the operation that makes it, and `source`, the user's line.
+      use: the first late operation that reads it, and `use_source`, its line.
+      recipe: the operations that run again for it, last first (the first few).
+      inputs: the kept values that the recipe starts from.
+      flops: what its own operation costs again.
+      iterations: 0 outside loops.
+    """
+
+    action: str
+    value: str
+    bytes: int
+    op: str
+    source: str
+    scope: str = ""
+    name: str = ""
+    use: str = ""
+    use_source: str = ""
+    recipe: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    flops: float = 0.0
+    iterations: int = 0
+
+
+@dataclass(frozen=True)
+class LoopTrade:
+    """For a pair of loops (by operation index): the body's values that are stacked, and its operations that run again."""
+
+    forward: int
+    backward: int
+    kept: tuple[int, ...]
+    recomputed: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Operations that run again right before operation `before`."""
+
+    before: int
+    ops: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A legal way to run a step, with its predicted memory and its extra work. Prints as a table.
+
+    Attributes:
+      budget_bytes: the budget it was made for; 0 for none.
+      peak_bytes: predicted total per device (arguments + outputs - aliased + temporaries + constants), upper end.
+      unplanned_bytes: the same for the step as it is.
+      lower_bound_bytes: no plan for this step can be below.
+      bound: the operation and line that set the lower bound.
+      overhead: extra floating-point operations as a share of the step's own.
+      decisions: what happens to each value that waits for a late use.
+      fingerprint: of the step that it was made for.
+    """
+
+    budget_bytes: int
+    peak_bytes: int
+    unplanned_bytes: int
+    lower_bound_bytes: int
+    bound: str
+    flops: float
+    extra_flops: float
+    fingerprint: str
+    decisions: tuple[Decision, ...] = ()
+    loops: tuple[LoopTrade, ...] = ()
+    repeats: tuple[Repeat, ...] = ()
+    regions: str = "respect"
+    made_with: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def overhead(self) -> float:
+        """Extra floating-point operations, as a share of the unplanned step's."""
+        return self.extra_flops / self.flops if self.flops else 0.0
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the step runs as it is."""
+        return not self.repeats and not self.loops
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as stored by `save`."""
+        data = asdict(self)
+        data["made_with"] = dict(self.made_with)
+        return {"format": FORMAT, **data, "overhead": self.overhead}
+
+    def to_json(self) -> str:
+        """The plan as JSON text."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Writes the plan to a JSON file.
+
+        Raises:
+          FileExistsError: the file exists and `force` is not given.
+        """
+        text = self.to_json()
+        with open(path, "w" if force else "x", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+    @staticmethod
+    def load(path: str | Path) -> "Plan":
+        """Reads a plan that `save` wrote.
+
+        Raises:
+          PlanError: the file is not a plan, or was written in another format.
+        """
+        file = Path(path)
+        if file.stat().st_size > _MAX_FILE_BYTES:
+            raise PlanError(f"{file} is larger than {format_bytes(_MAX_FILE_BYTES)}: not a plan of a step")
+        try:
+            data = json.loads(file.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise PlanError(f"{file} is not a plan file: {error}") from error
+        return Plan.from_dict(data, str(file))
+
+    @staticmethod
+    def from_dict(data: Any, where: str = "the plan") -> "Plan":
+        """A plan from plain data; the inverse of `to_dict`."""
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise PlanError(
+                f"{where} is not a plan of format {FORMAT}; make it again with this version of recoup"
+            )
+        try:
+            return Plan(
+                budget_bytes=int(data["budget_bytes"]),
+                peak_bytes=int(data["peak_bytes"]),
+                unplanned_bytes=int(data["unplanned_bytes"]),
+                lower_bound_bytes=int(data["lower_bound_bytes"]),
+                bound=str(data["bound"]),
+                flops=float(data["flops"]),
+                extra_flops=float(data["extra_flops"]),
+                fingerprint=str(data["fingerprint"]),
+                decisions=tuple(_decision(d) for d in data["decisions"]),
+                loops=tuple(
+                    LoopTrade(int(d["forward"]), int(d["backward"]), _ints(d["kept"]), _ints(d["recomputed"]))
+                    for d in data["loops"]
+                ),
+                repeats=tuple(Repeat(int(d["before"]), _ints(d["ops"])) for d in data["repeats"]),
+                regions=str(data["regions"]),
+                made_with={str(k): str(v) for k, v in data["made_with"].items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PlanError(f"{where} is damaged: {error!r}") from error
+
+    def __str__(self) -> str:
+        return render(self)
+
+
+def _ints(items: Any) -> tuple[int, ...]:
+    return tuple(int(i) for i in items)
+
+
+def _decision(data: Mapping[str, Any]) -> Decision:
+    known = {key: data[key] for key in Decision.__dataclass_fields__ if key in data}
+    for key in ("recipe", "inputs"):
+        known[key] = tuple(str(item) for item in known.get(key, ()))
+    return Decision(**known)
+
+
+def render(plan: Plan, rows: int = 12) -> str:
+    """The plan as text of at most 80 columns: totals, then the decisions by source line."""
+    lines = [heading("Plan")]
+    facts = [["predicted peak, total", format_bytes(plan.peak_bytes)]]
+    if plan.budget_bytes:
+        facts.append(["budget", format_bytes(plan.budget_bytes)])
+    facts += [
+        ["unplanned, predicted", format_bytes(plan.unplanned_bytes)],
+        ["no plan can be below", format_bytes(plan.lower_bound_bytes)],
+        ["extra FLOPs (counted)", format_percent(plan.overhead, signed=True)],
+    ]
+    lines.append(table(["", ""], facts, right=(1,)))
+    if plan.changes_nothing:
+        lines.append("Nothing is recomputed: the step runs as it is.")
+        return "\n".join(lines)
+    grouped: dict[tuple[str, str, str], list[Decision]] = {}
+    for decision in plan.decisions:
+        grouped.setdefault((decision.action, decision.source, decision.op), []).append(decision)
+    for action, title in (("recompute", "Recomputed, by source line"), ("keep", "Kept, by source line")):
+        chosen = [(k, v) for k, v in grouped.items() if k[0] == action]
+        if not chosen:
+            continue
+        chosen.sort(key=lambda item: -sum(d.bytes for d in item[1]))
+        lines += ["", heading(title)]
+        body = [
+            [
+                _short(source),
+                op,
+                str(len(found)),
+                format_bytes(sum(d.bytes for d in found)),
+                f"{sum(d.flops for d in found) / plan.flops:.2%}"
+                if action == "recompute" and plan.flops
+                else "",
+            ]
+            for (_, source, op), found in chosen[:rows]
+        ]
+        lines.append(
+            table(
+                ["line", "operation", "values", "bytes", "FLOPs" if action == "recompute" else ""],
+                body,
+                right=(2, 3, 4),
+            )
+        )
+        if len(chosen) > rows:
+            rest = chosen[rows:]
+            size = format_bytes(sum(d.bytes for _, found in rest for d in found))
+            lines.append(f"... and {len(rest)} more lines, {size}")
+    return "\n".join(lines)
+
+
+def _short(source: str) -> str:
+    place, _, function = source.partition(" ")
+    return (
+        place.replace("\\", "/").rsplit("/", 1)[-1] + (" " + function if function else "")
+    ) or "(no source)"

@@ -1,0 +1,135 @@
+"""Timeline: predicted memory operation by operation, and who is alive at the peak.
+
+Limits: a prediction of the memory model for the default backend's compiler (see `_memory`); nothing compiles.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from recoup import _memory
+from recoup._memory import MemoryBytes, Prediction
+from recoup._report.text import format_bytes, heading, note, table
+from recoup._trace import trace
+
+INSTRUMENT = "memory model (predicted)"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A predicted memory: low and high bound it over the orders that the compiler may choose."""
+
+    low: MemoryBytes
+    estimate: MemoryBytes
+    high: MemoryBytes
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Predicted memory of a step. Prints as a table.
+
+    Attributes:
+      predicted: the fields of `Fitted.memory` as low / estimate / high.
+      points: for each scheduled operation the temporaries alive while it runs, in bytes.
+      peak: the buffers alive at the peak, largest first.
+      opaque: operations that the model does not know, by name.
+      instrument: what produced the numbers.
+    """
+
+    predicted: Interval
+    points: tuple[_memory.Point, ...]
+    peak: tuple[_memory.Live, ...]
+    opaque: tuple[str, ...]
+    instrument: str = INSTRUMENT
+
+    @property
+    def peak_bytes(self) -> int:
+        """The estimated total (arguments + outputs - aliased + temporaries + constants)."""
+        return self.predicted.estimate.total_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        data = asdict(self)
+        for which in ("low", "estimate", "high"):
+            data["predicted"][which]["total_bytes"] = getattr(self.predicted, which).total_bytes
+        return data | {"peak_bytes": self.peak_bytes}
+
+    def to_json(self) -> str:
+        """The timeline as JSON text."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    def __str__(self) -> str:
+        low, mid, high = self.predicted.low, self.predicted.estimate, self.predicted.high
+        rows = []
+        for name in ("arguments", "outputs", "aliased", "temporaries", "constants", "total"):
+            sizes = [getattr(part, f"{name}_bytes") for part in (low, mid, high)]
+            if any(sizes):
+                rows.append([name, *(format_bytes(size) for size in sizes)])
+        lines = [
+            heading(f"Memory, {self.instrument}"),
+            table(["", "low", "estimate", "high"], rows, right=(1, 2, 3)),
+        ]
+        lines += ["", heading("Alive at the peak of the temporaries")]
+        alive: dict[tuple[str, str], list[int]] = {}
+        for live in self.peak:
+            alive.setdefault((live.op, live.source), []).append(live.nbytes)
+        shown = sorted(alive.items(), key=lambda item: -sum(item[1]))
+        lines.append(
+            table(
+                ["line", "operation", "buffers", "bytes"],
+                [[_place(s), op, str(len(b)), format_bytes(sum(b))] for (op, s), b in shown[:12]],
+                right=(2, 3),
+            )
+        )
+        if len(shown) > 12:
+            lines.append(
+                f"... and {len(shown) - 12} more, {format_bytes(sum(sum(b) for _, b in shown[12:]))}"
+            )
+        if self.opaque:
+            lines.append(note("Not modelled: " + ", ".join(self.opaque)))
+        return "\n".join(lines)
+
+
+def _place(source: str) -> str:
+    return source.replace("\\", "/").rsplit("/", 1)[-1] or "(no source)"
+
+
+def from_prediction(prediction: Prediction) -> Timeline:
+    """The timeline that a prediction holds."""
+    return Timeline(
+        Interval(prediction.low, prediction.estimate, prediction.high),
+        prediction.timeline,
+        prediction.peak,
+        prediction.opaque,
+    )
+
+
+def timeline(
+    step: Callable[..., Any],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    donate_argnums: Sequence[int] | int = (),
+    static_argnums: Sequence[int] | int = (),
+    static_argnames: Sequence[str] | str = (),
+) -> Timeline:
+    """Predicts the memory of `step` operation by operation. Traces only: nothing compiles, nothing runs.
+
+    Args:
+      step: any function of arrays; `*args` are its arguments, arrays or `jax.ShapeDtypeStruct`.
+      kwargs, donate_argnums, static_argnums, static_argnames: as for `recoup.fit`.
+
+    Returns:
+      A `Timeline`; sizes are bytes.
+    """
+    from recoup._fit import _names, _numbers
+
+    traced = trace(
+        step,
+        args,
+        kwargs,
+        static_argnums=_numbers(static_argnums),
+        static_argnames=_names(static_argnames),
+        donate_argnums=_numbers(donate_argnums),
+    )
+    return from_prediction(_memory.predict(traced.flat.closed(), donated=traced.donated))
