@@ -17,7 +17,7 @@ import jax
 import recoup
 from benchmarks.agreement import distance, to_numpy
 from benchmarks.zoo import POLICIES, Entry
-from recoup import _cost
+from recoup import _cost, _memory
 from recoup._barrier import FENCE_OPTIONS
 from recoup._compat import BARRIERS_NEED_OPTION
 
@@ -71,15 +71,13 @@ def measure(entry: Entry, scale: str, repeats: int, say: Callable[[str], None]) 
     equations = _count_equations(closed)
     say(f"plain ({equations} equations)")
     row, compiled = _compiled_row("plain", step, args, None)
-    bench.add(row | {"trace_seconds": trace_seconds}, compiled)
+    bench.add(row | _prediction(closed) | {"trace_seconds": trace_seconds}, compiled)
     for policy in POLICIES:
         by_hand, _ = entry.by_hand(policy, scale)
         for options in (None, FENCE_OPTIONS) if BARRIERS_NEED_OPTION else (None,):
             say(f"by hand: {policy}{', barriers kept' if options else ''}")
             row, compiled = _compiled_row("by hand", by_hand, args, options)
             bench.add(row | {"policy": policy, "barriers_kept": options is not None}, compiled)
-    say("predicting")
-    prediction = _prediction(step, args)
     for budget, why in _budgets(bench):
         say(f"recoup at {budget / MIB:.1f} MiB ({why})")
         _fit_row(bench, step, budget, why)
@@ -95,7 +93,6 @@ def measure(entry: Entry, scale: str, repeats: int, say: Callable[[str], None]) 
         "transformer": entry.transformer,
         "draws": entry.draws,
         "equations": equations,
-        "predicted_plain": prediction,
         "planning": planning,
         "variants": bench.rows,
     }
@@ -148,15 +145,18 @@ def _fit_row(bench: Bench, step: Callable[..., Any], budget: int, why: str) -> b
         return False
     seconds = time.perf_counter() - began
     memory = fitted.memory
+    rewritten = jax.make_jaxpr(fitted.fun)(*bench.args)
+    row |= _prediction(rewritten)
     row |= {
         "feasible": True,
         "fit_seconds": seconds,
-        "flops": _cost.flops(jax.make_jaxpr(fitted.fun)(*bench.args)),
+        "compiles": fitted.compiles,
+        "flops": _cost.flops(rewritten),
         "arguments_bytes": memory.arguments_bytes,
         "outputs_bytes": memory.outputs_bytes - memory.aliased_bytes,
         "temporaries_bytes": memory.temporaries_bytes,
         "total_bytes": memory.total_bytes,
-        "predicted_total_bytes": fitted.plan.peak_bytes,
+        "planned_total_bytes": fitted.plan.peak_bytes,
         "lower_bound_bytes": fitted.plan.lower_bound_bytes,
         "certified": memory.total_bytes <= budget,
     }
@@ -198,11 +198,11 @@ def _planning(step: Callable[..., Any], args: tuple[Any, ...], bench: Bench) -> 
     return {"plan_seconds": seconds, "plain_compile_seconds": bench.plain["compile_seconds"]}
 
 
-def _prediction(step: Callable[..., Any], args: tuple[Any, ...]) -> Row:
-    timeline, seconds = _timed(lambda: recoup.timeline(step, *args))
-    predicted = timeline.predicted
-    low, estimate, high = (getattr(predicted, f).temporaries_bytes for f in ("low", "estimate", "high"))
-    return {"seconds": seconds, "low_bytes": low, "estimate_bytes": estimate, "high_bytes": high}
+def _prediction(closed: Any) -> Row:
+    """What the memory model says of a traced program, before it is compiled."""
+    found, seconds = _timed(lambda: _memory.predict(closed))
+    sizes = [getattr(found, end).temporaries_bytes for end in ("low", "estimate", "high")]
+    return {"predicted_temporaries_bytes": sizes, "predict_seconds": seconds, "opaque": list(found.opaque)}
 
 
 def _float64_outputs(entry: Entry, scale: str) -> Any:

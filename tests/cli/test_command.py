@@ -51,8 +51,9 @@ class Found:
     def to_json(self) -> str:
         return json.dumps(self.data)
 
-    def save(self, path: str) -> None:
-        Path(path).write_text("saved")
+    def save(self, path: str, *, force: bool = False) -> None:
+        with open(path, "w" if force else "x") as file:
+            file.write("saved")
 
 
 @pytest.fixture

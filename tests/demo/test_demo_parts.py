@@ -100,8 +100,11 @@ def _finished() -> dict[str, Any]:
     half = {"ready": {"memory": memory, "seconds": 3.0}, "peak": peak, "median_step_seconds": 0.4}
     return {
         "plain": half,
-        "fitted": half | {"plan": {"planned_bytes": 2**27}},
-        "steps": [{}],
+        "fitted": half | {"plan": {"planned_bytes": 2**27, "unplanned_bytes": 2**28}},
+        "steps": [
+            {"plain_loss": 4.6, "fitted_loss": 4.6},
+            {"plain_loss": 4.6, "fitted_loss": 4.600001},
+        ],
         "equal_losses": 1,
     }
 
@@ -134,6 +137,7 @@ def test_the_screen_fits_80_columns_and_says_what_differs() -> None:
     assert shown.count("510,742 characters") == 1
     assert "37 more lines" in shown
     assert "256 MiB" in shown
+    assert "1 of 2 losses equal to the bit, the others within 2 units" in shown
 
 
 def test_shortened() -> None:

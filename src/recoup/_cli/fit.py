@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
 
     fitted = recoup.fit(step, *args, budget=budget.text, donate_argnums=options.donate)
     if options.save is not None:
-        fitted.plan.save(options.save)
+        fitted.plan.save(options.save, force=options.force)
     data = {"plan": as_data(fitted.plan), "memory": memory_data(fitted.memory)} if options.json else None
     emit(options, f"{fitted.plan}\n\n{certificate(fitted)}", data)
     return 0

@@ -42,6 +42,6 @@ def run(options: argparse.Namespace) -> int:
         progress.stage("tracing and planning")
         plan = recoup.plan(step, *args, budget=budget.text)
     if options.save is not None:
-        plan.save(options.save)
+        plan.save(options.save, force=options.force)
     emit(options, str(plan), as_data(plan) if options.json else None)
     return 0

@@ -1,5 +1,6 @@
 """The demo's screen: each event as text of at most 80 columns, and the summary at the end."""
 
+import math
 from collections.abc import Callable
 from typing import Any, TextIO
 
@@ -41,12 +42,11 @@ class Screen:
         if event["kind"] != "fitted":
             return
         s = self._settings
+        text = f"{event['characters']:,} characters, {event['different']} different"
+        model = f"{s.layers} layers, width {s.width}, {s.heads} heads, {event['parameters']:,} parameters"
+        step = f"{s.batch} x {s.tokens} characters, gradient and Optax AdamW, JAX {event['jax']}"
         self._print(heading("recoup demo: a character GPT, plain and fitted, side by side", self._styled))
-        self._print(
-            f"  text   pydoc_data.topics, {event['characters']:,} characters, {event['different']} different\n"
-            f"  model  {s.layers} layers, width {s.width}, {s.heads} heads, {event['parameters']:,} parameters\n"
-            f"  step   {s.batch} x {s.tokens} characters, gradient and Optax AdamW, JAX {event['jax']}"
-        )
+        self._print(f"  text   pydoc_data.topics, {text}\n  model  {model}\n  step   {step}")
         self._on_prepare(event)
 
     def _on_residuals(self, event: Event) -> None:
@@ -56,18 +56,17 @@ class Screen:
 
     def _on_plan(self, event: Event) -> None:
         self._head(f"The plan for a budget of {self._settings.budget}")
-        self._print(shortened(event["text"], 24))
+        self._print(shortened(event["text"].removeprefix("Plan\n"), 30))
 
     def _on_ready(self, event: Event) -> None:
         memory, kind = event["memory"], event["kind"]
         if kind == "fitted":
             self._head("Certified before the first step")
-        total = format_bytes(memory["total_bytes"])
-        temporaries = format_bytes(memory["temporaries_bytes"])
-        self._print(
-            f"  {kind:7}{total:>9} in total, {temporaries} of them temporaries; "
-            f"{'fitted' if kind == 'fitted' else 'compiled'} in {format_seconds(event['seconds'])}"
+        total, temporaries = (format_bytes(memory[f"{part}_bytes"]) for part in ("total", "temporaries"))
+        done = (
+            f"{'planned, compiled' if kind == 'fitted' else 'compiled'} in {format_seconds(event['seconds'])}"
         )
+        self._print(f"  {kind:7}{total:>9}, of it {temporaries} temporaries; {done}")
         if kind == "plain":
             self._print(note(f"  instrument: {memory['instrument']}", self._styled))
 
@@ -83,46 +82,46 @@ class Screen:
                 f"{event['plain_loss']:.6f}",
                 f"{event['fitted_loss']:.6f}",
                 "same bits" if event["equal"] else f"{difference:+.1e}",
-                format_seconds(event["plain_seconds"]),
-                format_seconds(event["fitted_seconds"]),
+                f"{event['plain_seconds']:.2f} s",
+                f"{event['fitted_seconds']:.2f} s",
             )
         )
 
     def finish(self, result: Event) -> None:
         """Print the summary of a whole run."""
         plain, fitted = result["plain"], result["fitted"]
-        self._head("Plain and fitted")
-        rows = [
-            [
-                "planned total",
-                "",
-                format_bytes(fitted["plan"]["planned_bytes"]),
-                "memory model, nothing compiled",
-            ],
-            _pair("total", plain["ready"]["memory"], fitted["ready"]["memory"], "total_bytes", "compiler"),
-            _pair(
-                "temporaries",
-                plain["ready"]["memory"],
-                fitted["ready"]["memory"],
-                "temporaries_bytes",
-                "compiler",
-            ),
-        ]
-        before = [k["peak"]["peak_bytes"] - k["peak"]["before_bytes"] for k in (plain, fitted)]
-        rows.append(
-            _pair("process peak", plain["peak"], fitted["peak"], "peak_bytes", plain["peak"]["instrument"])
-        )
-        rows.append(["  above its start", *map(format_bytes, before), "same, less what was held before"])
+        planned = [fitted["plan"][f"{kind}_bytes"] for kind in ("unplanned", "planned")]
+        rows = [["total, predicted", *map(format_bytes, planned), "memory model"]]
+        for part in ("total", "temporaries"):
+            sizes = [side["ready"]["memory"][f"{part}_bytes"] for side in (plain, fitted)]
+            rows.append([part, *map(format_bytes, sizes), "compiler"])
+        peaks = [side["peak"]["peak_bytes"] for side in (plain, fitted)]
+        above = [side["peak"]["peak_bytes"] - side["peak"]["before_bytes"] for side in (plain, fitted)]
+        rows.append(["process peak", *map(format_bytes, peaks), plain["peak"]["instrument"]])
+        rows.append(["  above its start", *map(format_bytes, above), "same, less what it held before"])
         if result["steps"]:
-            times = [k["median_step_seconds"] for k in (plain, fitted)]
-            rows.append(["step time", *map(format_seconds, times), f"median, x{times[1] / times[0]:.2f}"])
-        self._print(table(["", "plain", "fitted", "instrument"], rows, right=(1, 2)))
-        count = len(result["steps"])
-        if count:
-            self._print()
-            self._print(
-                heading(f"  {result['equal_losses']} of {count} losses equal to the bit.", self._styled)
+            times = [side["median_step_seconds"] for side in (plain, fitted)]
+            rows.append(
+                ["step time", *map(format_seconds, times), f"clock, median; x{times[1] / times[0]:.2f}"]
             )
+        self._head("Plain and fitted")
+        self._print(table(["", "plain", "fitted", "instrument"], rows, right=(1, 2)))
+        if result["steps"]:
+            self._print()
+            self._print(heading(losses_line(result), self._styled))
+
+
+def losses_line(result: Event) -> str:
+    """How many losses are equal, and how far the others are, in units in the last place of float32."""
+    rows = result["steps"]
+    line = f"{result['equal_losses']} of {len(rows)} losses equal to the bit"
+    ulps = max(abs(row["fitted_loss"] - row["plain_loss"]) / ulp(row["plain_loss"]) for row in rows)
+    return line if ulps == 0 else f"{line}, the others within {ulps:.0f} units in the last place"
+
+
+def ulp(x: float) -> float:
+    """The distance from x to the next float32: 2^-23 of the power of two below it."""
+    return math.ldexp(1.0, math.frexp(x)[1] - 24)
 
 
 def shortened(text: str, lines: int) -> str:
@@ -133,7 +132,3 @@ def shortened(text: str, lines: int) -> str:
     return "\n".join(
         [*every[: lines - 1], f"  … {len(every) - lines + 1} more lines (--json has everything)"]
     )
-
-
-def _pair(name: str, plain: Event, fitted: Event, field: str, instrument: str) -> list[str]:
-    return [name, format_bytes(plain[field]), format_bytes(fitted[field]), instrument]

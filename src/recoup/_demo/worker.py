@@ -81,12 +81,20 @@ def _prepare_plain(
     import jax
 
     from recoup._cli.certificate import memory_data
-    from recoup._fit import memory_of
+    from recoup._fit import CompiledMemory
 
     began = time.perf_counter()
     compiled = jax.jit(step, donate_argnums=_DONATE).lower(*args).compile()
     seconds = time.perf_counter() - began
-    tell("ready", seconds=seconds, memory=memory_data(memory_of(compiled)))
+    analysis: Any = compiled.memory_analysis()
+    memory = CompiledMemory(
+        arguments_bytes=analysis.argument_size_in_bytes,
+        outputs_bytes=analysis.output_size_in_bytes,
+        aliased_bytes=analysis.alias_size_in_bytes,
+        temporaries_bytes=analysis.temp_size_in_bytes,
+        constants_bytes=0,  # the step closes over no arrays
+    )
+    tell("ready", seconds=seconds, memory=memory_data(memory))
     return compiled
 
 
@@ -96,15 +104,18 @@ def _prepare_fitted(
     import recoup
     from recoup._cli.certificate import memory_data
     from recoup._cli.output import as_data
+    from recoup._plan import render
 
     found = recoup.residuals(step, *args)
     tell("residuals", text=str(found), data=as_data(found), total_bytes=found.total_bytes)
     began = time.perf_counter()
     fitted = recoup.fit(step, *args, budget=settings.budget, donate_argnums=_DONATE)
     seconds = time.perf_counter() - began
-    tell("plan", text=str(fitted.plan), data=as_data(fitted.plan), planned_bytes=fitted.plan.peak_bytes)
+    sizes = {"planned_bytes": fitted.plan.peak_bytes, "unplanned_bytes": fitted.plan.unplanned_bytes}
+    tell("plan", text=render(fitted.plan, rows=7), data=as_data(fitted.plan), **sizes)
     tell("ready", seconds=seconds, memory=memory_data(fitted.memory))
-    return fitted
+    run: Callable[..., Any] = fitted
+    return run
 
 
 if __name__ == "__main__":
