@@ -8,10 +8,12 @@ updates it. Values that fit an output's buffer before the output is written live
 compiler's buffer assignment with a heap over the schedule; fragmentation is not modelled.)
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from recoup._memory._copies import ALIASES, definer, invariant, overwrites, updated
 from recoup._memory._graph import Graph, Node
+from recoup._memory._heap import Plan, Step
 
 ALIGN = 64
 _HOLDERS = frozenset({"while", "conditional"})
@@ -19,22 +21,34 @@ _HOLDERS = frozenset({"while", "conditional"})
 
 @dataclass
 class Arena:
-    """The result for one computation."""
+    """The result for one computation.
 
+    Attributes:
+      peak_bytes: the largest sum of live buffers, computations inside included; `at`: its position.
+      live: that sum at each position of `order`.
+      alive: this computation's buffers at the peak, by the operation that writes them.
+      plan: its buffers as events, for the heap.
+    """
+
+    plan: Plan
+    order: list[Node]
     peak_bytes: int = 0
-    at: int = 0  # position of the peak
-    live: list[int] = field(default_factory=list)  # bytes at each position
-    alive: list[tuple[Node, int]] = field(default_factory=list)  # (definer, bytes) at the peak
-    order: list[Node] = field(default_factory=list)
+    at: int = 0
+    live: list[int] = field(default_factory=list)
+    alive: list[tuple[Node, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
 class Buffer:
+    """One allocation: written at position `start`, last read at `end`."""
+
     node: Node
     nbytes: int
     start: int
     end: int
-    place: object = None  # None: in the arena
+    place: object = None  # None: in the arena; else what it is part of
+    handed: list[int] = field(default_factory=list)  # positions where it goes on as another value
+    over: "Buffer | None" = None  # the buffer that it takes over, in the arena
 
 
 def padded(nbytes: int) -> int:
@@ -42,21 +56,41 @@ def padded(nbytes: int) -> int:
 
 
 def allocate(
-    g: Graph, order: list[Node], inner: dict[int, int], *, body: bool, donated: dict[int, int]
+    g: Graph, order: list[Node], inner: dict[int, list[Arena]], *, body: bool, donated: dict[int, int]
 ) -> Arena:
     """Simulates one computation.
 
     Args:
       g: the computation, copies inserted.
       order: the schedule.
-      inner: bytes that a loop or branch needs inside, by node.
+      inner: the arenas of the computations inside a loop or branch, by node.
       body: whether this is a loop's body (its parameters and results are the loop's buffers).
       donated: output -> parameter that it may live in.
     """
+    buffers, find = _live_ranges(g, order, body=body, owned=set(donated.values()))
+    results: list[Buffer] = []
+    for k, x in enumerate(g.outputs):
+        b = find(x)
+        if b is None:
+            continue
+        b.end = len(order)
+        if b.place is None:
+            b.place = "result"
+            if not (body and invariant(g, k)):
+                results.append(b)
+    if not body:
+        arguments = {id(find(g.outputs[k])): buffers[id(g.params[p])] for k, p in donated.items()}
+        _use_results(buffers, results, arguments)
+    _write_over(buffers, order)
+    return _simulate(g, order, inner, buffers)
+
+
+def _live_ranges(
+    g: Graph, order: list[Node], *, body: bool, owned: set[int]
+) -> tuple[dict[int, Buffer], Callable[[Node], Buffer | None]]:
+    """The buffers by the node that writes them, and the function from any node to the buffer it is in."""
     buffers: dict[int, Buffer] = {}
     position = {id(n): i for i, n in enumerate(order)}
-    last = len(order)
-    owned = set(donated.values())
 
     def find(node: Node) -> Buffer | None:
         while True:
@@ -68,80 +102,96 @@ def allocate(
 
     for i, node in enumerate(order):
         op = node.op
-        if op == "parameter" or op == "constant":
-            if not body and op == "parameter" and node.attrs in owned:
+        if op == "parameter":
+            if not body and node.attrs in owned:
                 buffers[id(node)] = Buffer(node, padded(node.nbytes), -1, -1, "argument")
         elif op == "gte":
             maker = node.operands[0]
             if maker.op not in ("barrier", "while"):
                 buffers[id(node)] = Buffer(node, padded(node.nbytes), position[id(maker)], i)
-        elif op not in ALIASES and op not in _HOLDERS and node.nbytes and updated(node) is None:
-            buffers[id(node)] = Buffer(node, padded(node.nbytes), i, i)
+        elif op == "while":
+            for k, x in enumerate(node.operands):
+                b = find(x)
+                if b is not None and not invariant(node.bodies[0], k):
+                    b.handed.append(i)
+        elif op != "constant" and op not in ALIASES and op not in _HOLDERS and node.nbytes:
+            target = updated(node)
+            if target is None:
+                buffers[id(node)] = Buffer(node, padded(node.nbytes), i, i)
+            else:
+                b = find(target)
+                if b is not None:
+                    b.handed.append(i)
         for x in node.operands:
             b = find(x)
             if b is not None and b.end < i:
                 b.end = i
-    results: list[Buffer] = []
-    for k, x in enumerate(g.outputs):
-        b = find(x)
-        if b is None:
-            continue
-        b.end = last
-        if b.place is None:
-            b.place = "result"
-            if body and invariant(g, k):
-                continue
-            results.append(b)
+    return buffers, find
 
-    def share(b: Buffer, operand: Node) -> Buffer | None:
-        """The operand's buffer, if `b` may be written over it."""
-        o = buffers.get(id(operand))
-        if o is None or o.nbytes != b.nbytes or o.end != b.start or not overwrites(b.node, operand):
-            return None
-        return o
 
-    if not body:
-        arguments = {id(find(g.outputs[k])): buffers[id(g.params[p])] for k, p in donated.items()}
-        _use_results(buffers, results, arguments, share)
+def _may_overwrite(b: Buffer, o: Buffer | None, operand: Node) -> bool:
+    """Whether `b` may be written over `o`, the buffer of its operand, which dies there."""
+    return o is not None and o.nbytes == b.nbytes and o.end == b.start and overwrites(b.node, operand)
 
-    # in-place reuse among temporaries: chains of buffers become one
-    chained: set[int] = set()
-    rep: dict[int, Buffer] = {}
+
+def _write_over(buffers: dict[int, Buffer], order: list[Node]) -> None:
+    """In-place reuse among temporaries: a buffer takes over that of an operand which dies in it."""
+    taken: set[int] = set()
     for node in order:
         b = buffers.get(id(node))
-        if b is None or b.place is not None:
+        if b is None or b.place is not None or b.handed or node.attrs == "kept":
             continue
         for x in node.operands:
-            o = share(b, x)
-            if o is not None and o.place is None and id(o) not in chained:
-                chained.add(id(o))
-                root = rep.get(id(o), o)
-                rep[id(b)] = root
-                root.end = max(root.end, b.end)
-                b.place = root
+            o = buffers.get(id(x))
+            if o is None or o.place is not None or o.handed or id(o) in taken:
+                continue
+            if _may_overwrite(b, o, x):
+                taken.add(id(o))
+                b.over = o
                 break
+
+
+def _simulate(
+    g: Graph, order: list[Node], inner: dict[int, list[Arena]], buffers: dict[int, Buffer]
+) -> Arena:
+    last = len(order)
+    rank = {id(n): i for i, n in enumerate(g.nodes)}
+    kept = [b for b in buffers.values() if b.place is None]
+    number = {id(b): k for k, b in enumerate(kept)}
+    plan = Plan([b.nbytes for b in kept], [rank.get(id(b.node), 0) for b in kept], [])
+    plan.steps.extend(
+        [Step([a.plan for a in inner[id(n)]] if id(n) in inner else [], [], [], []) for n in order]
+    )
     delta = [0] * (last + 2)
-    for b in buffers.values():
-        if b.place is None:
-            delta[b.start] += b.nbytes
-            delta[min(b.end, last) + 1] -= b.nbytes
-    arena = Arena(order=order)
+    overtaken = {id(b.over) for b in kept if b.over is not None}
+    for b in sorted(kept, key=lambda b: rank.get(id(b.node), 0)):
+        k = number[id(b)]
+        end = min(b.end, last - 1)
+        plan.steps[b.start].allocate.append((k, -1 if b.over is None else number[id(b.over)]))
+        for i in b.handed:
+            plan.steps[i].handed.append(k)
+        if id(b) not in overtaken:
+            plan.steps[end].free.append(k)
+        delta[b.start] += b.nbytes
+        # a buffer that is taken over ends just before its successor begins
+        delta[end + 1 if id(b) not in overtaken else end] -= b.nbytes
+    arena = Arena(plan, order)
     now = 0
     for i, node in enumerate(order):
         now += delta[i]
-        here = now + inner.get(id(node), 0)
+        here = now
+        for part in inner.get(id(node), ()):
+            here = max(here, now + part.peak_bytes)
         arena.live.append(here)
         if here > arena.peak_bytes:
             arena.peak_bytes, arena.at = here, i
     at = arena.at
-    arena.alive = sorted(
-        ((b.node, b.nbytes) for b in buffers.values() if b.place is None and b.start <= at <= b.end),
-        key=lambda p: -p[1],
-    )
+    alive = [b for b in kept if b.start <= at and (at < b.end or (at == b.end and id(b) not in overtaken))]
+    arena.alive = sorted([(b.node, b.nbytes) for b in alive], key=lambda p: -p[1])
     return arena
 
 
-def _use_results(buffers, results, arguments, share) -> None:  # type: ignore[no-untyped-def]
+def _use_results(buffers: dict[int, Buffer], results: list[Buffer], arguments: dict[int, Buffer]) -> None:
     """Places temporaries in results that are not written yet: largest first, smallest fitting result."""
     if not results:
         return
@@ -159,17 +209,18 @@ def _use_results(buffers, results, arguments, share) -> None:  # type: ignore[no
         for r in results:
             if r.nbytes < b.nbytes or r.start < b.end:
                 continue
-            clash = False
-            for other in occupied[id(r)]:
-                if other.start > b.end or other.end < b.start:
-                    continue
-                if other.start == b.end and share(other, b.node) is b:
-                    continue
-                if other.end == b.start and share(b, other.node) is other:
-                    continue
-                clash = True
-                break
-            if not clash:
+            if not any(_clash(b, other, buffers) for other in occupied[id(r)]):
                 b.place = r
                 occupied[id(r)].append(b)
                 break
+
+
+def _clash(b: Buffer, other: Buffer, buffers: dict[int, Buffer]) -> bool:
+    """Whether two buffers cannot live in one place."""
+    if other.start > b.end or other.end < b.start:
+        return False
+    if other.start == b.end and any(x is b.node for x in other.node.operands):
+        return not _may_overwrite(other, b, b.node)
+    if other.end == b.start and any(x is other.node for x in b.node.operands):
+        return not _may_overwrite(b, other, other.node)
+    return True

@@ -67,8 +67,8 @@ class Kernel:
 
     def rename(self, old: Node, new: Node) -> None:
         """Reads `new` where it read `old`."""
-        table: dict[int, Any]
-        for table in (self.reads, self.elementwise, self.readers):
+        tables: tuple[dict[int, Any], ...] = (self.reads, self.elementwise, self.readers)
+        for table in tables:
             if id(old) in table:
                 table[id(new)] = table.pop(id(old))
         if id(old) in self.reused:

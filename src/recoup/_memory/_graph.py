@@ -100,7 +100,7 @@ class Graph:
         link(self)
 
     def renumber(self) -> None:
-        """Orders the nodes as they are now: the compiler's module arrives in post-order, which settles ties."""
+        """Orders the nodes as they are now: the compiler's module arrives in post-order."""
         for i, node in enumerate(self.nodes):
             node.id = i
         link(self)
@@ -145,8 +145,8 @@ def relink(graph: Graph) -> None:
 def link(graph: Graph) -> None:
     """Rebuilds the lists of users: each user once, in the order in which they were made.
 
-    (The compiler appends a new user and lets it take the place of the one it replaces, so rewriting keeps this
-    order.)
+    (The compiler appends a new user and lets it take the place of the one it replaces, so rewriting keeps
+    this order.)
     """
     for node in graph.nodes:
         node.users = []

@@ -9,8 +9,10 @@ are known and before loop fusion.)
 from collections import deque
 
 from recoup._memory._graph import Graph, Node
+from recoup._memory._rules import library_reduce
 from recoup._memory._tables import Tables
 
+_STARTS = ("dot", "reduce", "reduce-window")
 _FLOATS = ("float32", "float64")
 
 
@@ -37,14 +39,9 @@ def _supported(node: Node, t: Tables) -> bool:
         return node.dtype in _FLOATS
     if op == "dot":
         return library_dot(node, t)
-    if op == "reduce":
-        return (
-            len(node.operands) == 1
-            and node.attrs[1] in ("add", "maximum", "minimum")
-            and node.dtype in _FLOATS
-            and node.operands[0].dtype == node.dtype
-            and _big(node, t)
-        )
+    if op == "reduce" or op == "reduce-window":
+        x = node.operands[0]
+        return len(node.operands) == 1 and x.dtype == node.dtype and library_reduce(x, node.attrs[1])
     return (
         op in t.library_ops
         and node.dtype in _FLOATS
@@ -59,11 +56,11 @@ def fuse_library(g: Graph, t: Tables) -> None:
     roots: dict[int, Node] = {}
     outputs = set(map(id, g.outputs))
     for node in reversed(g.nodes):
-        if node.op not in ("dot", "reduce") or id(node) in taken or not _supported(node, t):
+        if node.op not in _STARTS or id(node) in taken or not _supported(node, t):
             continue
         group = {id(node): node}
         root = node
-        if node.op == "reduce":
+        if node.op != "dot":
             root = _grow(group, root, taken, outputs, t)
         members = list(group.values())
         for m in members:

@@ -17,6 +17,7 @@ from recoup._memory._allocate import Arena, allocate
 from recoup._memory._copies import definer, insert_copies
 from recoup._memory._fusion import fuse_loops
 from recoup._memory._graph import ITEM_BYTES, Graph, Node
+from recoup._memory._heap import heap_bytes
 from recoup._memory._layout import assign_layouts
 from recoup._memory._library import fuse_library
 from recoup._memory._lower import Lowering, full_shape, squeeze
@@ -55,13 +56,13 @@ def _copy_all(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
 
 
 def _arena(g: Graph, *, body: bool, reverse: bool, donated: dict[int, int]) -> Arena:
-    inner: dict[int, int] = {}
+    inner: dict[int, list[Arena]] = {}
     for node in g.nodes:
         if node.bodies:
-            inner[id(node)] = max(
-                _arena(b, body=node.op == "while" and i == 0, reverse=reverse, donated={}).peak_bytes
+            inner[id(node)] = [
+                _arena(b, body=node.op == "while" and i == 0, reverse=reverse, donated={})
                 for i, b in enumerate(node.bodies)
-            )
+            ]
     order = breadth_first(g, reverse=reverse)
     return allocate(g, order, inner, body=body, donated=donated)
 
@@ -110,7 +111,7 @@ def predict(
     _optimize(g, CPU)
     _copy_all(g, body=False, aliases=aliases)
     arenas = [_arena(g, body=False, reverse=bool(i % 2), donated=aliases) for i in range(max(1, orders))]
-    peaks = sorted(a.peak_bytes for a in arenas)
+    sizes = [heap_bytes(a.plan, a.peak_bytes) for a in arenas]
 
     def memory(temporaries: int) -> MemoryBytes:
         return MemoryBytes(arguments, outputs, aliased, temporaries, constants)
@@ -123,7 +124,12 @@ def predict(
     )
     peak = tuple(Live(b, _name(n), n.eqn, sources[n.eqn], n.shape, n.dtype) for n, b in first.alive)
     return Prediction(
-        memory(peaks[0]), memory(first.peak_bytes), memory(peaks[-1]), timeline, peak, tuple(opaque)
+        memory(min(a.peak_bytes for a in arenas)),
+        memory(sizes[0]),
+        memory(max(sizes)),
+        timeline,
+        peak,
+        tuple(opaque),
     )
 
 

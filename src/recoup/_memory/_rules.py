@@ -151,7 +151,27 @@ def reduce(g: Graph, x: Node, dims: Sequence[int], kind: str, dtype: str | None 
     if x.op == "reduce" and x.attrs[1] == kind and kind != "arg":
         kept = [d for d in range(len(x.operands[0].shape)) if d not in x.attrs[0]]
         return reduce(g, x.operands[0], (*x.attrs[0], *(kept[d] for d in dims)), kind, dtype)
+    window = TREE_LIBRARY if library_reduce(x, kind) else TREE
+    if any(x.shape[d] >= window for d in dims):  # reduced in two steps, the first by windows
+        sizes = [(-(-s // min(s, window)) if i in dims else s) for i, s in enumerate(x.shape)]
+        kept = [i for i, s in enumerate(sizes) if s != 1]
+        part = g.add("reduce-window", tuple([sizes[i] for i in kept]), x.dtype, (x,), (dims, kind, window))
+        return reduce(g, part, [kept.index(d) for d in dims if d in kept], kind, dtype)
     return g.add("reduce", shape, dtype or x.dtype, (x,), (dims, kind))
+
+
+# Reductions over more than this many elements go by windows of as many (the tree reduction rewriter).
+TREE, TREE_LIBRARY = 32, 1024
+LIBRARY_MIN_ELEMENTS = 4096
+
+
+def library_reduce(x: Node, kind: str) -> bool:
+    """Whether a library reduces `x`."""
+    return (
+        kind in ("add", "maximum", "minimum")
+        and x.dtype in ("float32", "float64")
+        and x.size >= LIBRARY_MIN_ELEMENTS
+    )
 
 
 def elementwise(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: Any = None) -> Node:

@@ -13,11 +13,18 @@ def _one(low: Lowering, op: str, eqn: Any, xs: list[Node], attrs: Any = None) ->
     return [low.g.add(op, squeeze(shape), dtype, tuple(xs), attrs)]
 
 
-def _rows(low: Lowering, eqn: Any, indices: Node) -> tuple[Node, int]:
-    """Indices as one list of rows, and its length."""
+def _rows(low: Lowering, eqn: Any, indices: Node, batching: tuple[int, ...]) -> tuple[Node, int]:
+    """Indices as one list of rows, and its length. Batching dimensions become counters before the rows."""
     shape = tuple(eqn.invars[1].aval.shape)
     n = prod(shape[:-1])
-    return rules.reshape(low.g, indices, squeeze((n, shape[-1]))), n
+    columns = shape[-1]
+    if batching:
+        columns += len(batching)
+        lead = squeeze(shape[:-1])
+        parts = [low.g.add("iota", lead, indices.dtype, (), d) for d in range(min(len(batching), len(lead)))]
+        both = (*lead, columns)
+        indices = low.g.add("concatenate", both, indices.dtype, (*parts, indices), len(both) - 1)
+    return rules.reshape(low.g, indices, squeeze((n, columns))), n
 
 
 @rule("gather")
@@ -27,9 +34,7 @@ def _gather(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     out, dtype = full_shape(eqn.outvars[0].aval)
     extra = out[len(eqn.outvars[0].aval.shape) :]
     attrs = (str(dn), tuple(p["slice_sizes"]), str(p["mode"]))
-    if getattr(dn, "operand_batching_dims", ()):
-        return _one(low, "gather", eqn, xs, attrs)
-    rows, n = _rows(low, eqn, xs[1])
+    rows, n = _rows(low, eqn, xs[1], dn.operand_batching_dims)
     offset = list(dn.offset_dims)
     batch = [d for d in range(len(out) - len(extra)) if d not in offset]
     window = tuple([out[d] for d in offset]) + extra
@@ -48,15 +53,13 @@ def _scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     attrs = (eqn.primitive.name, str(dn), str(p["mode"]))
     operand, indices, updates = xs
     shape = tuple(eqn.invars[2].aval.shape)
-    if not getattr(dn, "operand_batching_dims", ()):
-        indices, n = _rows(low, eqn, indices)
-        window = list(dn.update_window_dims)
-        batch = [d for d in range(len(shape)) if d not in window]
-        order = (*batch, *window)
-        updates = _reorder(low, updates, shape, order)
-        updates = rules.reshape(low.g, updates, squeeze((n, *(shape[d] for d in window))))
-        if updates.op == "reshape":  # its layout is the reshape's: copied to row-major
-            updates = low.g.add("copy", updates.shape, updates.dtype, (updates,))
+    indices, n = _rows(low, eqn, indices, dn.operand_batching_dims)
+    window = list(dn.update_window_dims)
+    batch = [d for d in range(len(shape)) if d not in window]
+    updates = _reorder(low, updates, shape, (*batch, *window))
+    updates = rules.reshape(low.g, updates, squeeze((n, *(shape[d] for d in window))))
+    if updates.op == "reshape":  # its layout is the reshape's: copied to row-major
+        updates = low.g.add("copy", updates.shape, updates.dtype, (updates,))
     return _one(low, "scatter", eqn, [operand, indices, updates], attrs)
 
 

@@ -11,7 +11,8 @@ ELEMENTWISE = frozenset({
     "sqrt", "rsqrt", "cbrt", "erf", "abs", "sign", "floor", "ceil", "round", "is-finite", "atan2", "clamp",
     "popcnt", "clz", "shift-left", "shift-right", "nextafter", "reduce-precision", "real", "imag",
     "complex", "conj", "compare", "select", "convert", "copy", "polynomial", "bitcast-convert", "asin",
-    "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erf_inv", "erfc", "lgamma", "digamma", "bessel", "igamma", "betainc",
+    "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erf_inv", "erfc",
+    "lgamma", "digamma", "bessel", "igamma", "betainc",
 })  # fmt: skip
 """Operations that read, for each element of the result, the same element of each operand."""
 
