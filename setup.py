@@ -12,27 +12,22 @@ MODULES = ("_slots", "_annealer")
 # no contraction into fused multiply-adds: results do not depend on the machine
 FLAGS = ["-O3", "-ffp-contract=off"]
 
-extensions = [
-    Extension(
-        f"recoup._solve.{name}",
-        [f"src/recoup/_solve/{name}.py"],
-        extra_compile_args=FLAGS,
-        optional=True,
-    )
-    for name in MODULES
-]
-
-setup(
-    ext_modules=cythonize(
-        extensions,
-        build_dir="build/cython",
-        compiler_directives={
-            "language_level": "3",
-            "annotation_typing": False,
-            "boundscheck": False,
-            "wraparound": False,
-            "cdivision": True,
-            "initializedcheck": False,
-        },
-    )
+extensions = cythonize(
+    [
+        Extension(f"recoup._solve.{name}", [f"src/recoup/_solve/{name}.py"], extra_compile_args=FLAGS)
+        for name in MODULES
+    ],
+    build_dir="build/cython",
+    compiler_directives={
+        "language_level": "3",
+        "annotation_typing": False,
+        "boundscheck": False,
+        "wraparound": False,
+        "cdivision": True,
+        "initializedcheck": False,
+    },
 )
+for extension in extensions:
+    extension.optional = True  # here, because cythonize does not carry it over
+
+setup(ext_modules=extensions)
