@@ -26,8 +26,11 @@ def memory_table(columns: dict[str, Any]) -> str:
 
 def certificate(fitted: Any) -> str:
     """The certified memory of a `Fitted` as text, with the instrument that read it."""
-    memory = fitted.memory
-    return f"Certified by the compiler ({memory.instrument})\n{memory_table({'fitted': memory})}"
+    columns = {"fitted": fitted.memory}
+    if fitted.unplanned_memory is not None:
+        columns = {"as it is": fitted.unplanned_memory, **columns}
+    times = "one compilation" if fitted.compiles == 1 else f"{fitted.compiles} compilations"
+    return f"Certified by the {fitted.memory.instrument}, {times}\n{memory_table(columns)}"
 
 
 def memory_data(memory: Any) -> dict[str, Any]:

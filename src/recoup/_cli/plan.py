@@ -11,20 +11,33 @@ from recoup._cli.target import add_target, load_target
 SUMMARY = "plan a step into a budget (traces and solves only)"
 
 
-def add_budget(parser: argparse.ArgumentParser) -> None:
-    """The option --budget, which has no default: only the user knows it."""
+def add_planning(parser: argparse.ArgumentParser) -> None:
+    """The options that `plan` and `fit` share. The budget has no default: only the user knows it."""
     parser.add_argument(
         "-b",
         "--budget",
         required=True,
         help='for the whole step: bytes, "4GiB", "60%%" (of the unplanned step\'s total) or "device"',
     )
+    parser.add_argument(
+        "--donate",
+        metavar="0,1",
+        type=_indices,
+        default=(),
+        help="positions of arguments whose memory the step may reuse for its results",
+    )
+    parser.add_argument(
+        "--regions",
+        choices=("respect", "replan"),
+        default="respect",
+        help="keep the step's own jax.checkpoint regions as they are, or dissolve them and plan afresh",
+    )
+    parser.add_argument("--save", metavar="FILE", help="store the plan, for another process to apply")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
-    add_budget(parser)
-    parser.add_argument("--save", metavar="FILE", help="store the plan, for another process to apply")
+    add_planning(parser)
     add_output(parser)
 
 
@@ -36,12 +49,15 @@ def run(options: argparse.Namespace) -> int:
     check_writable(options.save, force=options.force)
     step, args = load_target(options.target)
     import recoup
-    from recoup._progress import Progress
 
-    with Progress() as progress:
-        progress.stage("tracing and planning")
-        plan = recoup.plan(step, *args, budget=budget.text)
+    plan = recoup.plan(
+        step, *args, budget=budget.text, donate_argnums=options.donate, regions=options.regions
+    )
     if options.save is not None:
         plan.save(options.save, force=options.force)
     emit(options, str(plan), as_data(plan) if options.json else None)
     return 0
+
+
+def _indices(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
