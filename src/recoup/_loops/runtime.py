@@ -1,0 +1,60 @@
+"""The binomial split and the thinning of slots, computed by the compiled loop itself.
+
+Computing the splits at run time is what makes compile time independent of a loop's length: the program holds
+a few integer operations instead of a table of actions. `split` is `recoup._loops.schedules.split` in 32-bit
+arithmetic; where a binomial number would overflow it is clipped, which can cost a few extra advances and
+never a wrong state.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+LIMIT = 2**30
+
+
+def split(n: jax.Array, slots: jax.Array) -> jax.Array:
+    """How far to advance before the next store: int32 scalars in, an int32 scalar in [1, max(n - 1, 1)] out.
+
+    For `slots <= 1` the answer is `n - 1`: straight to the step that is reversed next.
+    """
+    s = jnp.maximum(slots, 2)
+
+    # (t, C(s+t, t), C(s+t-1, t-1), C(s+t-2, t-2)): what s slots reach with t, t-1, t-2 repeats
+    def grow(state: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
+        t, now, before, _ = state
+        t = t + 1
+        step = _muldiv(now, s, t)
+        return t, jnp.minimum(now + step, LIMIT), now, before
+
+    one = jnp.int32(1)
+    t, now, _, before2 = lax.while_loop(lambda st: st[1] < n, grow, (jnp.int32(0), one, one, one))
+    # C(s-1+t, t) = C(s+t, t) * s / (s+t): what s-1 slots reach with t repeats
+    fewer = _muldiv(now, s, s + t)
+    best = jnp.maximum(before2, n - fewer)
+    best = jnp.where(slots <= 1, n - 1, best)
+    return jnp.clip(best, 1, jnp.maximum(n - 1, 1))
+
+
+def _muldiv(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
+    """a * b // c without leaving 32 bits, clipped to LIMIT; exact where the quotient is a whole number below
+    LIMIT."""
+    whole, rest = a // c, a % c
+    # (whole*c + rest) * b / c = whole*b + rest*b/c, and rest < c is small
+    limit = jnp.int32(LIMIT)
+    big = jnp.where(whole > limit // b, limit, whole * b)
+    return jnp.minimum(big, limit - rest * b // c) + rest * b // c
+
+
+def thin(positions: jax.Array, rows: jax.Array, count: jax.Array, stride: jax.Array) -> tuple[jax.Array, ...]:
+    """Forget every second of the first `count` states: (positions, rows, count, stride), states stay where
+    they are.
+
+    Only the two small index vectors move; a row that is given up goes behind those in use.
+    """
+    index = jnp.arange(positions.shape[0], dtype=jnp.int32)
+    kept = (count + 1) // 2
+    source = jnp.where(index < kept, 2 * index, jnp.where(index < count, 2 * (index - kept) + 1, index))
+    return positions[source], rows[source], kept, stride * 2
