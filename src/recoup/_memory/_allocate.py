@@ -16,6 +16,7 @@ from recoup._memory._graph import Graph, Node
 from recoup._memory._heap import Plan, Step
 
 ALIGN = 64
+SMALL_BYTES = 1024  # smaller buffers are not looked for a place among the results
 _HOLDERS = frozenset({"while", "conditional"})
 
 
@@ -49,40 +50,95 @@ class Buffer:
     place: object = None  # None: in the arena; else what it is part of
     handed: list[int] = field(default_factory=list)  # positions where it goes on as another value
     over: "Buffer | None" = None  # the buffer that it takes over, in the arena
+    first: int = 0  # `start` and `end` on the clock of the whole program
+    last: int = 0
+    home: "Computation | None" = None
+
+
+@dataclass(eq=False)
+class Computation:
+    """One computation's schedule and buffers, and those inside it."""
+
+    g: Graph
+    order: list[Node]
+    buffers: dict[int, Buffer]
+    find: Callable[[Node], Buffer | None]  # the buffer that a node's value is in
+    inside: dict[int, list["Computation"]]  # by node
 
 
 def padded(nbytes: int) -> int:
     return -(-nbytes // ALIGN) * ALIGN
 
 
-def allocate(
-    g: Graph, order: list[Node], inner: dict[int, list[Arena]], *, body: bool, donated: dict[int, int]
-) -> Arena:
-    """Simulates one computation.
+def allocate(g: Graph, schedule: Callable[[Graph], list[Node]], donated: dict[int, int]) -> Arena:
+    """Simulates a program.
 
     Args:
-      g: the computation, copies inserted.
-      order: the schedule.
-      inner: the arenas of the computations inside a loop or branch, by node.
-      body: whether this is a loop's body (its parameters and results are the loop's buffers).
-      donated: output -> parameter that it may live in.
+      g: its entry computation, copies inserted.
+      schedule: gives the order of a computation's operations.
+      donated: output -> parameter that it lives in.
     """
-    buffers, find = _live_ranges(g, order, body=body, owned=set(donated.values()))
+    entry = _computation(g, schedule, body=False, owned=set(donated.values()))
+    results = _claim_results(entry, body=False)
+    _clock(entry, 0)
+    arguments = {id(entry.find(g.outputs[k])): entry.buffers[id(g.params[p])] for k, p in donated.items()}
+    _use_results(_all_buffers(entry), results, arguments)
+    return _simulate(entry)
+
+
+def _computation(
+    g: Graph, schedule: Callable[[Graph], list[Node]], *, body: bool, owned: set[int]
+) -> Computation:
+    order = schedule(g)
+    buffers, find = _live_ranges(g, order, body=body, owned=owned)
+    inside: dict[int, list[Computation]] = {}
+    for node in order:
+        for i, part in enumerate(node.bodies):
+            looped = node.op == "while" and i == 0
+            c = _computation(part, schedule, body=looped, owned=set())
+            _claim_results(c, body=looped)
+            inside.setdefault(id(node), []).append(c)
+    c = Computation(g, order, buffers, find, inside)
+    for b in buffers.values():
+        b.home = c
+    return c
+
+
+def _claim_results(c: Computation, *, body: bool) -> list[Buffer]:
+    """Takes results' buffers out of the arena: they are the program's outputs, or the loop's own buffers."""
     results: list[Buffer] = []
-    for k, x in enumerate(g.outputs):
-        b = find(x)
+    for k, x in enumerate(c.g.outputs):
+        b = c.find(x)
         if b is None:
             continue
-        b.end = len(order)
+        b.end = len(c.order)
         if b.place is None:
             b.place = "result"
-            if not (body and invariant(g, k)):
+            if not (body and invariant(c.g, k)):
                 results.append(b)
-    if not body:
-        arguments = {id(find(g.outputs[k])): buffers[id(g.params[p])] for k, p in donated.items()}
-        _use_results(buffers, results, arguments)
-    _write_over(buffers, order)
-    return _simulate(g, order, inner, buffers)
+    return results
+
+
+def _clock(c: Computation, now: int) -> int:
+    """Sets all buffers' times on one clock; what is inside an operation runs just before it."""
+    moment = []
+    for node in c.order:
+        for part in c.inside.get(id(node), ()):
+            now = _clock(part, now)
+        moment.append(now)
+        now += 1
+    for b in c.buffers.values():
+        b.first = moment[b.start] if b.start >= 0 else -1
+        b.last = moment[b.end] if 0 <= b.end < len(moment) else (-1 if b.end < 0 else now)
+    return now
+
+
+def _all_buffers(c: Computation) -> list[Buffer]:
+    found = list(c.buffers.values())
+    for parts in c.inside.values():
+        for part in parts:
+            found.extend(_all_buffers(part))
+    return found
 
 
 def _live_ranges(
@@ -151,11 +207,12 @@ def _write_over(buffers: dict[int, Buffer], order: list[Node]) -> None:
                 break
 
 
-def _simulate(
-    g: Graph, order: list[Node], inner: dict[int, list[Arena]], buffers: dict[int, Buffer]
-) -> Arena:
+def _simulate(c: Computation) -> Arena:
+    order, buffers = c.order, c.buffers
+    inner = {n: [_simulate(part) for part in parts] for n, parts in c.inside.items()}
+    _write_over(buffers, order)
     last = len(order)
-    rank = {id(n): i for i, n in enumerate(g.nodes)}
+    rank = {id(n): i for i, n in enumerate(c.g.nodes)}
     kept = [b for b in buffers.values() if b.place is None]
     number = {id(b): k for k, b in enumerate(kept)}
     plan = Plan([b.nbytes for b in kept], [rank.get(id(b.node), 0) for b in kept], [])
@@ -191,7 +248,7 @@ def _simulate(
     return arena
 
 
-def _use_results(buffers: dict[int, Buffer], results: list[Buffer], arguments: dict[int, Buffer]) -> None:
+def _use_results(found: list[Buffer], results: list[Buffer], arguments: dict[int, Buffer]) -> None:
     """Places temporaries in results that are not written yet: largest first, smallest fitting result."""
     if not results:
         return
@@ -200,27 +257,33 @@ def _use_results(buffers: dict[int, Buffer], results: list[Buffer], arguments: d
     occupied: dict[int, list[Buffer]] = {
         id(r): [r, arguments[id(r)]] if id(r) in arguments else [r] for r in results
     }
-    temps = sorted(
-        (b for b in buffers.values() if b.place is None and b.nbytes <= biggest), key=lambda b: -b.nbytes
-    )
+    temps = sorted((b for b in found if b.place is None and b.nbytes <= biggest), key=lambda b: -b.nbytes)
     for b in temps:
-        if b.nbytes < 1024:
+        if b.nbytes < SMALL_BYTES:
             break
         for r in results:
-            if r.nbytes < b.nbytes or r.start < b.end:
+            if r.nbytes < b.nbytes or r.first < b.last:
                 continue
-            if not any(_clash(b, other, buffers) for other in occupied[id(r)]):
+            if not any(_clash(b, other) for other in occupied[id(r)]):
                 b.place = r
                 occupied[id(r)].append(b)
                 break
 
 
-def _clash(b: Buffer, other: Buffer, buffers: dict[int, Buffer]) -> bool:
+def _clash(b: Buffer, other: Buffer) -> bool:
     """Whether two buffers cannot live in one place."""
-    if other.start > b.end or other.end < b.start:
+    if other.first > b.last or other.last < b.first:
         return False
-    if other.start == b.end and any(x is b.node for x in other.node.operands):
-        return not _may_overwrite(other, b, b.node)
-    if other.end == b.start and any(x is other.node for x in b.node.operands):
-        return not _may_overwrite(b, other, other.node)
+    if other.first == b.last:
+        return not _reads_only_in_place(other, b)
+    if other.last == b.first:
+        return not _reads_only_in_place(b, other)
     return True
+
+
+def _reads_only_in_place(b: Buffer, o: Buffer) -> bool:
+    """Whether `b`'s operation may write over `o` wherever it reads it."""
+    if b.home is None or b.home is not o.home:
+        return False
+    reads = [x for x in b.node.operands if b.home.find(x) is o]
+    return bool(reads) and all(_may_overwrite(b, o, x) for x in reads)

@@ -6,6 +6,7 @@ have the same structure and other rules: their predictions are marked as unverif
 `Prediction.opaque`.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,16 +56,8 @@ def _copy_all(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
     insert_copies(g, body=body, aliases=aliases)
 
 
-def _arena(g: Graph, *, body: bool, reverse: bool, donated: dict[int, int]) -> Arena:
-    inner: dict[int, list[Arena]] = {}
-    for node in g.nodes:
-        if node.bodies:
-            inner[id(node)] = [
-                _arena(b, body=node.op == "while" and i == 0, reverse=reverse, donated={})
-                for i, b in enumerate(node.bodies)
-            ]
-    order = breadth_first(g, reverse=reverse)
-    return allocate(g, order, inner, body=body, donated=donated)
+def _arena(g: Graph, *, reverse: bool, donated: dict[int, int]) -> Arena:
+    return allocate(g, functools.partial(breadth_first, reverse=reverse), donated)
 
 
 def predict(
@@ -110,7 +103,7 @@ def predict(
 
     _optimize(g, CPU)
     _copy_all(g, body=False, aliases=aliases)
-    arenas = [_arena(g, body=False, reverse=bool(i % 2), donated=aliases) for i in range(max(1, orders))]
+    arenas = [_arena(g, reverse=bool(i % 2), donated=aliases) for i in range(max(1, orders))]
     sizes = [heap_bytes(a.plan, a.peak_bytes) for a in arenas]
 
     def memory(temporaries: int) -> MemoryBytes:
