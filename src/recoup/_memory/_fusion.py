@@ -147,10 +147,8 @@ class Fuser:
         """Whether a concatenation is a kernel of its own."""
         if len(node.operands) > self.t.concatenate_arguments:
             return True
-        if len(node.shape) < 2 or node.attrs != len(node.shape) - 1:
-            return False
-        row_bytes = node.nbytes // (node.size // node.shape[-1])
-        return row_bytes >= self.t.concatenate_row_bytes and node.nbytes >= self.t.concatenate_bytes
+        last = len(node.shape) - 1
+        return last > 0 and node.attrs == last and node.shape[last] >= self.t.concatenate_columns
 
     def forbid_duplicates(self) -> None:
         """Marks producers that read more than they write and cannot move into every consumer."""

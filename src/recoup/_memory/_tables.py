@@ -45,8 +45,7 @@ class Tables:
     library_min_dot: int = 8  # the largest of m, k, n
     code_duplication: int = 15  # times one producer may be emitted inside a fusion
     concatenate_arguments: int = 8  # more operands than this are not fused
-    concatenate_row_bytes: int = 64  # along the last dimension: at least this much is not fused
-    concatenate_bytes: int = 2048
+    concatenate_columns: int = 128  # along the last dimension, from this size on, it is not fused
     reductions_in_fusion: int = 5
 
 
