@@ -165,12 +165,12 @@ def _fit_row(bench: Bench, step: Callable[..., Any], budget: int, why: str) -> b
 
 
 def _smallest(bench: Bench, step: Callable[..., Any], say: Callable[[str], None]) -> None:
-    """Go below the smallest by-hand point in steps of a tenth until the budget cannot be met."""
+    """Go below the smallest by-hand point until the budget cannot be met."""
     points = [row["total_bytes"] for row in bench.rows if row["kind"] == "by hand"]
     plain = bench.plain
     fixed = plain["arguments_bytes"] + plain["outputs_bytes"]
     temporaries = min(points) - fixed
-    for share in (0.97, 0.9, 0.8, 0.7):
+    for share in (0.95, 0.8):
         budget = fixed + int(share * temporaries)
         say(f"recoup at {budget / MIB:.1f} MiB ({share:.0%} of the smallest by hand)")
         if not _fit_row(bench, step, budget, f"{share:.0%} of the temporaries of the smallest by hand"):

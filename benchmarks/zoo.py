@@ -1,10 +1,11 @@
 """The zoo: whole training steps whose activations dominate memory, in plain JAX, for benchmarks and tests.
 
 Each entry makes `(step, args)`, gradient and update included, at a scale: `bench` is what the tables are
-measured on (about 100 to 700 MiB of temporaries on CPU), `small` the same structure for tests, `deep` and
-`deepest` (GPT only: about 10,000 and 40,000 equations) are for timing the planner. `by_hand(policy)` is the
-same step with `jax.checkpoint` around each block or loop body under one of JAX's built-in policies: what a
-user writes today. `float64` is the same step with the same numbers in double precision.
+measured on (about 60 to 400 MiB of temporaries on CPU), `small` the same structure for tests; GPT also has
+`large` (twice the batch), and `deep` and `deepest` (about 10,000 and 40,000 equations) for timing the
+planner. `by_hand(policy)` is the same step with `jax.checkpoint` around each block or loop body under one of
+JAX's built-in policies: what a user writes today. `float64` is the same step with the same numbers in double
+precision.
 
     python -m benchmarks.zoo [--scale small] [--memory] [NAME ...]    lists entries; --memory compiles each
 """
@@ -89,7 +90,7 @@ ZOO: dict[str, Entry] = {
             "unrolled",
             products=True,
             transformer=True,
-            scales=("bench", "small", "deep", "deepest"),
+            scales=("bench", "large", "small", "deep", "deepest"),
         ),
         Entry("gpt_scan", partial(transformers.gpt, scanned=True), "scan", products=True, transformer=True),
         Entry("vit", transformers.vit, "unrolled", products=True, transformer=True, draws=True),

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.models.common import region, sgd, weight
 
 SIZES = {
-    "bench": {"blocks": 8, "batch": 4096, "width": 256, "hidden": 1024},
+    "bench": {"blocks": 8, "batch": 2048, "width": 256, "hidden": 1024},
     "small": {"blocks": 8, "batch": 256, "width": 32, "hidden": 128},
 }
 

@@ -12,11 +12,11 @@ import numpy as np
 from benchmarks.models.common import Array, Params, adamw, adamw_init, cross_entropy, momentum, region, weight
 
 RESNET_SIZES = {
-    "bench": {"batch": 32, "image": 32, "channels": (32, 64, 128), "blocks": 2, "classes": 10},
+    "bench": {"batch": 16, "image": 32, "channels": (32, 64, 128), "blocks": 2, "classes": 10},
     "small": {"batch": 8, "image": 16, "channels": (16, 32), "blocks": 2, "classes": 10},
 }
 UNET_SIZES = {
-    "bench": {"batch": 8, "image": 64, "channels": (32, 64, 128)},
+    "bench": {"batch": 4, "image": 64, "channels": (32, 64, 128)},
     "small": {"batch": 4, "image": 32, "channels": (8, 16)},
 }
 

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.models.common import Array, Params, adamw, adamw_init, region, sgd, weight
 
 LSTM_SIZES = {
-    "bench": {"steps": 256, "batch": 64, "inputs": 32, "hidden": 256},
+    "bench": {"steps": 256, "batch": 32, "inputs": 32, "hidden": 256},
     "small": {"steps": 32, "batch": 16, "inputs": 16, "hidden": 64},
 }
 PDE_SIZES = {

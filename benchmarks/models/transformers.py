@@ -25,17 +25,18 @@ from benchmarks.models.common import (
 )
 
 GPT_SIZES = {
-    "bench": {"layers": 6, "batch": 8, "tokens": 256, "width": 256, "heads": 4, "vocab": 256},
+    "bench": {"layers": 6, "batch": 4, "tokens": 256, "width": 256, "heads": 4, "vocab": 256},
+    "large": {"layers": 6, "batch": 8, "tokens": 256, "width": 256, "heads": 4, "vocab": 256},
     "small": {"layers": 3, "batch": 4, "tokens": 64, "width": 64, "heads": 4, "vocab": 64},
     "deep": {"layers": 24, "batch": 2, "tokens": 64, "width": 64, "heads": 4, "vocab": 64},
     "deepest": {"layers": 96, "batch": 2, "tokens": 64, "width": 64, "heads": 4, "vocab": 64},
 }
 VIT_SIZES = {
-    "bench": {"layers": 6, "batch": 32, "image": 64, "patch": 8, "width": 192, "heads": 4, "classes": 10},
+    "bench": {"layers": 6, "batch": 16, "image": 64, "patch": 8, "width": 192, "heads": 4, "classes": 10},
     "small": {"layers": 3, "batch": 8, "image": 32, "patch": 8, "width": 64, "heads": 4, "classes": 10},
 }
 MOE_SIZES = {
-    "bench": {"layers": 4, "batch": 8, "tokens": 256, "width": 192, "heads": 4, "vocab": 256, "experts": 8},
+    "bench": {"layers": 4, "batch": 4, "tokens": 256, "width": 192, "heads": 4, "vocab": 256, "experts": 8},
     "small": {"layers": 2, "batch": 4, "tokens": 64, "width": 64, "heads": 4, "vocab": 64, "experts": 4},
 }
 
