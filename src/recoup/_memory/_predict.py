@@ -19,6 +19,7 @@ from recoup._memory._copies import definer, insert_copies
 from recoup._memory._fusion import fuse_loops
 from recoup._memory._graph import ITEM_BYTES, Graph, Node
 from recoup._memory._heap import heap_bytes
+from recoup._memory._late import simplify_late
 from recoup._memory._layout import assign_layouts
 from recoup._memory._library import fuse_library
 from recoup._memory._lower import Lowering, full_shape, squeeze
@@ -36,6 +37,8 @@ def _aval_bytes(aval: Any) -> int:
 
 def _optimize(g: Graph, t: Tables) -> None:
     """Layouts and fusion, in this computation and all inside it."""
+    g.prune()
+    simplify_late(g)
     g.prune()
     g.renumber()
     for node in g.nodes:

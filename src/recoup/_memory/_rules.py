@@ -223,6 +223,11 @@ def _simplify(g: Graph, op: str, dtype: str, args: tuple[Node, ...], shape: Shap
         return g.scalar(_FOLD[op](va, vb), shape, dtype)
     if va is not None and op in _COMMUTE:
         a, b, va, vb = b, a, vb, va
+    if op == "multiply":  # a factor made from a mask selects
+        for mask, other in ((a, b), (b, a)):
+            if mask.op == "convert" and mask.operands[0].dtype == "bool":
+                zero = g.scalar(0, shape, dtype)
+                return elementwise(g, "select", dtype, (mask.operands[0], other, zero))
     if vb is None:
         if op == "divide" and b.op == "broadcast" and is_float(dtype) and a is not b:
             if va is not None and va == 1:

@@ -104,9 +104,29 @@ def _reduce_window(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     return _one(low, "reduce-window", eqn, xs, (eqn.primitive.name, tuple(p["window_dimensions"])))
 
 
-@rule("select_and_scatter_add", "select_and_gather_add")
+@rule("select_and_gather_add")
+def _select_and_gather(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    return _one(low, "reduce-window", eqn, xs)
+
+
+@rule("select_and_scatter_add")
 def _select_and_scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    return _one(low, "select-and-scatter", eqn, xs)
+    """Expanded: the winner's index in each window (one counter per dimension goes through), then a scatter."""
+    g = low.g
+    source, operand = xs
+    full = tuple(eqn.invars[0].aval.shape)
+    rank = len(full)
+    counters = [g.add("iota", operand.shape, "int32", (), d) for d in range(rank)]
+    # the node itself holds the windows' values, which nothing reads
+    windows = g.new("reduce-window", source.shape, operand.dtype, (operand, *counters), "winners")
+    indices = [g.new("gte", source.shape, "int32", (windows,), d) for d in range(rank)]
+    n = prod(full)
+    rows = g.add("concatenate", (n, rank), "int32", tuple([rules.reshape(g, i, (n,)) for i in indices]), 1)
+    updates = rules.reshape(g, source, squeeze((n,)))
+    if updates.op == "reshape":
+        updates = g.add("copy", updates.shape, updates.dtype, (updates,))
+    zeros = g.scalar(0.0, operand.shape, operand.dtype)
+    return [g.add("scatter", operand.shape, operand.dtype, (zeros, rows, updates), ("scatter-add", "windows"))]
 
 
 @rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
