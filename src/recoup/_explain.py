@@ -103,8 +103,9 @@ def apply_plan(traced: Traced, plan: Plan) -> Flat:
         schedule.append(index)
     if any(not 0 <= o < len(program.ops) for o in schedule):
         raise PlanError("the plan repeats operations that the step does not have")
-    execute(program, schedule)
-    return rewrite(flat, program, layout(program), schedule)
+    division = layout(program)
+    execute(program, schedule, division.epoch)
+    return rewrite(flat, program, division, schedule)
 
 
 def _repeats(schedule: Sequence[int], count: int) -> list[Repeat]:

@@ -41,6 +41,7 @@ class Op:
     heavy: bool
     source: str = ""
     scope: str = ""
+    dear: bool = False  # fusible, but the compiler does not compute it in more than one reader
     workspace_bytes: int = 0  # taken while it runs beside operands and results: the inside of a loop
     detail: str = ""  # what tells two operations of one name apart: equal details and shapes mean equal work
 

@@ -22,6 +22,11 @@ ELEMENTWISE_EXTRA = frozenset(
 HEAVY = frozenset(
     ["dot_general", "conv_general_dilated", "scan", "while", "cond", "sort", "fft", "cholesky", "lu", "qr", "eigh", "svd", "triangular_solve", "custom_call", "remat2", "checkpoint", "shard_map", "ragged_dot", "scaled_matmul"]
 )
+# The compiler fuses these into one reader, but does not compute them again for a second one.
+DEAR = frozenset(
+    "exp exp2 expm1 log log1p tanh logistic erf erfc erf_inv sin cos tan pow rsqrt sqrt cbrt div rem atan2 "
+    "broadcast_in_dim".split()
+)
 # Repeated, these would exchange data between devices again, run a loop of unknown length, or undo a region's own plan.
 NEVER_REPEATED = frozenset(
     ["while", "shard_map", "psum", "all_gather", "all_to_all", "ppermute", "reduce_scatter", "pmin", "pmax", "psum_invariant", "remat2", "checkpoint", "custom_call", "pure_callback", "optimization_barrier", "recoup_barrier", "infeed", "outfeed", "pallas_call"]
@@ -173,6 +178,7 @@ def _op(eqn: Any, reads: tuple[int, ...], writes: tuple[int, ...], sources: dict
         pure=not eqn.effects and name not in NEVER_REPEATED,
         fusible=not heavy and (name in ELEMENTWISE_EXTRA or _elementwise(eqn)),
         heavy=heavy,
+        dear=name in DEAR,
         source=sources[key],
         scope=str(eqn.source_info.name_stack),
         workspace_bytes=_workspace(eqn) if heavy else 0,

@@ -28,8 +28,13 @@ class Run:
         return max(self.live_bytes, default=0)
 
 
-def execute(program: Program, schedule: Sequence[int]) -> Run:
+def execute(program: Program, schedule: Sequence[int], epoch: Sequence[int] = ()) -> Run:
     """Executes a schedule.
+
+    Args:
+      program: what to run.
+      schedule: operation indices in the order in which they run.
+      epoch: of each operation (see `layout`); a value that waits for a later epoch passes a barrier and has a buffer.
 
     Raises:
       PlanError: an operation is missing, runs out of order, reads a value not yet computed, or is repeated although it must not.
@@ -38,10 +43,6 @@ def execute(program: Program, schedule: Sequence[int]) -> Run:
     current = [-1] * len(values)  # the step that computed what a use reads now
     done = [False] * len(ops)
     sources: list[list[int]] = []  # for each step the steps that it reads
-    group: list[int] = []  # the number of first computations before a step's group began
-    firsts = 0
-    in_repeats = False
-    window = 0
     next_first = 0
     cost = flops = 0.0
     for step, index in enumerate(schedule):
@@ -56,11 +57,6 @@ def execute(program: Program, schedule: Sequence[int]) -> Run:
                 raise PlanError(f"step {step} runs operation {index} before operation {next_first}")
             next_first += 1
             done[index] = True
-            firsts += 1
-            in_repeats = False
-        elif not in_repeats:
-            in_repeats = True
-            window = firsts
         read = []
         for v in op.reads:
             if values[v].producer < 0:
@@ -71,7 +67,6 @@ def execute(program: Program, schedule: Sequence[int]) -> Run:
                 )
             read.append(current[v])
         sources.append(read)
-        group.append(window)
         for v in op.writes:
             current[v] = step
         if repeat:
@@ -79,24 +74,45 @@ def execute(program: Program, schedule: Sequence[int]) -> Run:
         flops += op.flops
     if next_first != len(ops):
         raise PlanError(f"operation {next_first} ({ops[next_first].name}) is never computed")
-    live = _memory(program, schedule, sources, group)
+    live = _memory(program, schedule, sources, _epochs(schedule, epoch, len(ops)))
     return Run(tuple(live), cost, flops)
 
 
+def _epochs(schedule: Sequence[int], epoch: Sequence[int], count: int) -> list[int]:
+    """For each step its epoch; a repeat belongs to that of the first computation it precedes."""
+    if not epoch:
+        return [0] * len(schedule)
+    first = [True] * len(schedule)
+    seen = [False] * count
+    for step, index in enumerate(schedule):
+        first[step] = not seen[index]
+        seen[index] = True
+    found = [0] * len(schedule)
+    current = 0
+    for step in range(len(schedule) - 1, -1, -1):
+        if first[step]:
+            current = epoch[schedule[step]]
+        found[step] = current
+    return found
+
+
 def _memory(
-    program: Program, schedule: Sequence[int], sources: Sequence[Sequence[int]], group: Sequence[int]
+    program: Program, schedule: Sequence[int], sources: Sequence[Sequence[int]], epoch: Sequence[int]
 ) -> list[int]:
     ops, values = program.ops, program.values
     steps = len(schedule)
     last = [-1] * steps
-    # A value needs a buffer if it is not fusible, a heavy operation reads it, or it is read across a barrier.
+    # A value needs a buffer if it is not fusible, a heavy operation reads it, it is dear and read twice, or it waits for a
+    # later epoch.
     buffered = [not ops[i].fusible for i in schedule]
+    shared = [False] * steps
     for step in range(steps):
         op = ops[schedule[step]]
         inside = op.fusible or op.name.startswith(("reduce", "arg"))
         for source in sources[step]:
-            if not inside or group[source] != group[step]:
+            if not inside or epoch[source] != epoch[step] or (shared[source] and ops[schedule[source]].dear):
                 buffered[source] = True
+            shared[source] = True
     results = set(program.outputs)
     change = [0] * (steps + 1)
     for step in range(steps - 1, -1, -1):
