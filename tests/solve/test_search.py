@@ -1,5 +1,6 @@
 """The search: its incremental state against the machine, against the oracle, and its determinism."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recoup import Graph, InfeasibleError, solve
-from recoup._solve import check
+from recoup._solve import check, curve
 from recoup._solve._annealer import Annealer
 from recoup._solve._bounds import peak_bound
 from recoup._solve._brute import brute_force
@@ -155,3 +156,29 @@ def test_given_order_costs_no_less_than_free():
     free = solve(graph, budget, order="free", moves=102_400)
     assert kept.lower_bound <= kept.cost
     assert free.cost <= kept.cost
+
+
+@pytest.mark.parametrize("order", ["free", "given"])
+def test_curve_is_monotone_and_every_point_checks(order):
+    graph = random_graph(np.random.default_rng(6), 40)
+    found = curve(graph, points=8, order=order, moves=10_240)
+    assert len(found.points) + len(found.infeasible_bytes) == 8
+    assert len(found.points) >= 3
+    assert 0 <= found.knee < len(found.points)
+    for point in found.points:
+        checked = check(graph, point.order, point.budget_bytes, given=order == "given")
+        assert (checked.cost, checked.peak_bytes) == (point.cost, point.peak_bytes)
+        assert point.lower_bound <= point.cost
+    for larger, smaller in itertools.pairwise(found.points):
+        assert smaller.cost >= larger.cost
+        assert smaller.peak_bytes <= larger.peak_bytes
+
+
+def test_start_is_checked_and_used():
+    graph = random_graph(np.random.default_rng(6), 40)
+    budget = int(check(graph, range(40)).peak_bytes * 0.8)
+    good = solve(graph, budget, order="given", moves=40_960)
+    again = solve(graph, budget, order="given", moves=256, start=good.order)
+    assert again.cost <= good.cost
+    with pytest.raises(PlanError, match="never runs"):
+        solve(graph, budget, start=[0])

@@ -5,7 +5,8 @@
 """
 
 from recoup._solve._check import Checked, check
+from recoup._solve._curve import Curve, curve
 from recoup._solve._portfolio import solve
 from recoup._solve._schedule import Schedule
 
-__all__ = ["Checked", "Schedule", "check", "solve"]
+__all__ = ["Checked", "Curve", "Schedule", "check", "curve", "solve"]

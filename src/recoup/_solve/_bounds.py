@@ -2,23 +2,33 @@
 
 Peak: no schedule is below the largest working set (operands plus output of one operation).
 
-Cost, first computations in the given order ("cover"): when operation `t` runs for the first time, every value
-computed before and read by a first computation after it is either held or computed again later. What exceeds
-the budget at `t` must be among the latter, so the values that are ever computed again form a cover of all
-these excesses:
+Cost ("cover"): when operation `t` runs for the first time, every value that must have been computed before
+and must be read by a first computation after it is either held or computed again later. What exceeds the
+budget at `t` must be among the latter, so the values that are ever computed again form a cover of all these
+excesses:
 
     minimise sum c_v x_v, x_v in {0, 1}, so that for every t:
-        sum of s_v x_v over the v live across t  >=  live_t - budget
+        sum of s_v x_v over the v across t  >=  (bytes of all v across t, operands and output of t) - budget
 
-Its linear relaxation, and its integer optimum where that is quick, bound the extra cost from below. It
-ignores what recomputing `v` itself needs in memory and that a value may be needed a third time; `_exact` has
-better ones for small graphs. With the order free only the cost of one pass is certain.
+With the order given, `v` is across `t` when it comes before `t` and one of its users after. With the order
+free it must hold in every order: `v` is an ancestor of `t` and one of its users a descendant (in a training
+step: the activations across the loss). The integer optimum is taken where it is quick, the linear relaxation
+of sampled rows otherwise. On networks at moderate budgets it is the optimum itself and proves it
+(docs/planners.md). It ignores the memory that recomputing takes, so it is weak at tight budgets and on random
+graphs.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import optimize, sparse
 
 from recoup._graph import Graph, Ints
+
+Bools = NDArray[np.bool_]
+
+DENSE = 1500  # operations up to which every row is looked at
+MOST_ROWS = 400
+SAMPLED_ROWS = 24
 
 
 def peak_bound(graph: Graph) -> tuple[int, int]:
@@ -45,38 +55,102 @@ def given_profile(graph: Graph) -> Ints:
     return np.cumsum(change)[:count]
 
 
-def cover_bound(graph: Graph, budget: int, time_limit: float = 2.0) -> float:
-    """Extra cost that every schedule within `budget` pays when first computations keep the given order."""
-    excess = given_profile(graph) - budget
-    rows = np.nonzero(excess > 0)[0]
-    if not len(rows):
+def cover_bound(graph: Graph, budget: int, *, free: bool = False, time_limit: float = 2.0) -> float:
+    """Extra cost, beyond one full pass, that every schedule within `budget` pays.
+
+    Args:
+        graph: the problem.
+        budget: bytes.
+        free: first computations may run in any legal order; else they keep the graph's.
+        time_limit: seconds for the integer program; a bound is returned whatever it reaches.
+    """
+    over = np.nonzero(given_profile(graph) > budget)[0]
+    if not len(over):
         return 0.0
-    # many neighbouring rows imply one another; a bound from some of them is still a bound
-    if len(rows) > 400:
-        rows = np.sort(rows[np.argsort(-excess[rows], kind="stable")[:400]])
+    dense = len(graph) <= DENSE
+    if not dense:
+        # neighbouring rows say nearly the same: the fullest, and some spread over the order
+        fullest = int(np.argmax(given_profile(graph)))
+        over = np.unique([*over[np.linspace(0, len(over) - 1, SAMPLED_ROWS - 1).astype(int)], fullest])
+    across = _across_free(graph, over) if free else _across_given(graph, over)
+    held = across.copy()
+    for row, step in enumerate(over.tolist()):
+        across[row, graph.operands(step)] = False
+        held[row, graph.operands(step)] = True
+        held[row, step] = True
+    excess = held @ graph.sizes - budget
+    keep = np.nonzero(excess > 0)[0]
+    if not len(keep):
+        return 0.0
+    if len(keep) > MOST_ROWS:
+        keep = np.sort(keep[np.argsort(-excess[keep], kind="stable")[:MOST_ROWS]])
+    across, excess = across[keep], excess[keep]
+    single = max(_knapsack(graph, row, int(e)) for row, e in zip(across, excess, strict=True))
+    return max(single, _program(graph, across, excess, budget, integer=dense, time_limit=time_limit))
+
+
+def _across_given(graph: Graph, steps: Ints) -> Bools:
     last = last_reads(graph)
     own = np.arange(len(graph))
-    entries = []
-    for row, step in enumerate(rows):
-        across = (own < step) & (last > step)
-        across[graph.operands(int(step))] = False
-        values = np.nonzero(across)[0]
-        entries.append((np.full(len(values), row), values))
+    return (own[None, :] < steps[:, None]) & (last[None, :] > steps[:, None])
+
+
+def _across_free(graph: Graph, steps: Ints) -> Bools:
+    """Ancestors of each step one of whose users is a descendant of it."""
+    count = len(graph)
+    operands, users = graph.operand_lists(), graph.user_lists()
+    result = np.zeros((len(steps), count), dtype=bool)
+    sources, readers = graph.edges[:, 0], graph.edges[:, 1]
+    for row, step in enumerate(steps.tolist()):
+        before = _reach(step, operands, count)
+        after = _reach(step, users, count)
+        result[row, sources[before[sources] & after[readers]]] = True
+    return result
+
+
+def _reach(start: int, neighbours: list[list[int]], count: int) -> Bools:
+    seen = bytearray(count)
+    stack = [start]
+    while stack:
+        for other in neighbours[stack.pop()]:
+            if not seen[other]:
+                seen[other] = 1
+                stack.append(other)
+    return np.frombuffer(seen, dtype=np.uint8).astype(bool)
+
+
+def _knapsack(graph: Graph, across: Bools, excess: int) -> float:
+    """The bound of one row alone, fractional: cheapest bytes first."""
+    values = np.nonzero(across & (graph.sizes > 0))[0]
+    if int(graph.sizes[values].sum()) < excess:
+        return float(graph.costs[values].sum())  # no schedule exists at all
+    order = values[np.argsort(graph.costs[values] / graph.sizes[values], kind="stable")]
+    freed = np.cumsum(graph.sizes[order])
+    last = int(np.searchsorted(freed, excess))
+    before = int(freed[last - 1]) if last else 0
+    part = (excess - before) / int(graph.sizes[order[last]])
+    return float(graph.costs[order[:last]].sum() + part * graph.costs[order[last]])
+
+
+def _program(
+    graph: Graph, across: Bools, excess: Ints, budget: int, *, integer: bool, time_limit: float
+) -> float:
+    columns = np.nonzero(across.any(axis=0) & (graph.sizes > 0))[0]
+    if not len(columns):
+        return 0.0
     scale = float(max(1, budget))
-    row_ids = np.concatenate([e[0] for e in entries])
-    ids = np.concatenate([e[1] for e in entries])
-    matrix = sparse.csr_array((graph.sizes[ids] / scale, (row_ids, ids)), shape=(len(rows), len(graph)))
-    # constraints are loosened by more than the solver's tolerance, so that rounding cannot break the bound
-    constraint = optimize.LinearConstraint(matrix, lb=excess[rows] / scale * (1 - 1e-6) - 1e-9)
+    matrix = sparse.csr_array(across[:, columns] * (graph.sizes[columns] / scale))
+    # loosened by more than the solver's tolerance, so that rounding cannot break the bound
+    constraint = optimize.LinearConstraint(matrix, lb=excess / scale * (1 - 1e-6) - 1e-9)
     total = graph.total_cost or 1.0
     result = optimize.milp(
-        graph.costs / total,
+        graph.costs[columns] / total,
         constraints=constraint,
-        integrality=np.ones(len(graph)),
+        integrality=np.full(len(columns), int(integer)),
         bounds=optimize.Bounds(0, 1),
-        options={"time_limit": time_limit, "mip_rel_gap": 1e-6},
+        options={"time_limit": max(0.1, time_limit), "mip_rel_gap": 0.0},
     )
-    bound = getattr(result, "mip_dual_bound", None)
+    bound = result.mip_dual_bound if integer else (result.fun if result.success else None)
     if bound is None or not np.isfinite(bound):
         return 0.0
     return max(0.0, float(bound) - 1e-9) * total

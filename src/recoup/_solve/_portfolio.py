@@ -3,25 +3,28 @@
 1. A budget that one pass already meets: nothing is computed twice, proved.
 2. A budget below the largest working set: refused with the operation that sets it.
 3. Tiny graphs: brute force, proved.
-4. Everything else: annealing (`_search`), then a bound or a proof with the time that is left (`_bounds`,
-`_exact`).
+4. Everything else: annealing (`_search`) for a moment, a bound that is often a proof (`_bounds`), and
+  annealing for
+   the rest of the time if it is not.
 """
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
-from recoup._graph import Graph
+from recoup._graph import Graph, Ints
 from recoup._solve._annealer import COMPILED
 from recoup._solve._bounds import cover_bound, given_profile, peak_bound
 from recoup._solve._brute import brute_force
 from recoup._solve._check import check
-from recoup._solve._schedule import Schedule
+from recoup._solve._schedule import PROOF, Schedule
 from recoup._solve._search import UNIT, Search
 from recoup.errors import InfeasibleError, PlanError
 
 DEFAULT_SECONDS = 10.0
 BRUTE = 7  # operations up to which brute force answers at once
+NO_LIMIT = 1 << 60
 
 
 def solve(
@@ -32,6 +35,7 @@ def solve(
     order: str = "free",
     seed: int = 0,
     moves: int | None = None,
+    start: Sequence[int] | Ints | None = None,
 ) -> Schedule:
     """The cheapest schedule found whose peak is within the budget.
 
@@ -42,8 +46,9 @@ def solve(
             graphs of up to 1000 operations; it gets better until the limit, and stops earlier when proved
             optimal.
         order: "free" if first computations may run in any legal order, "given" if they keep the graph's.
-        seed: of the search. The same seed and the same number of moves give the same schedule.
+        seed: of the search. The same seed, start and number of moves give the same schedule.
         moves: search moves to make, instead of a time: for results that do not depend on the machine's speed.
+        start: a legal schedule to begin from, within the budget or not; the graph's order without one.
 
     Raises:
         InfeasibleError: no schedule within the budget was found; it says whether there can be one at all.
@@ -58,12 +63,13 @@ def solve(
         time_limit = DEFAULT_SECONDS if moves is None else float("inf")
     free = order == "free"
     budget = int(budget)
-    floor, operation = peak_bound(graph)
     given = np.arange(len(graph))
+    first = given if start is None else np.asarray(start, dtype=np.int64)
+    if start is not None:
+        check(graph, first, given=not free)
 
-    def result(
-        found: list[int] | np.ndarray, bound: float, optimal: bool, method: str, made: int = 0
-    ) -> Schedule:
+    def result(found: Sequence[int] | Ints, extra: float, method: str, made: int = 0) -> Schedule:
+        # `extra` is a lower bound of the extra cost; infinite when the schedule is optimal by construction
         checked = check(graph, found, budget, given=not free)
         return Schedule(
             order=np.asarray(found, dtype=np.int64),
@@ -71,29 +77,37 @@ def solve(
             peak_bytes=checked.peak_bytes,
             budget_bytes=budget,
             base_cost=graph.total_cost,
-            lower_bound=min(checked.cost, checked.cost if optimal else bound),
-            peak_bound_bytes=floor,
-            optimal=optimal,
+            lower_bound=min(checked.cost, graph.total_cost + extra),
+            peak_bound_bytes=peak_bound(graph)[0],
             method=method,
             moves=made,
             seconds=time.monotonic() - began,
         )
 
-    if not len(graph) or given_profile(graph).max() <= budget:
-        return result(given, graph.total_cost, True, "one pass fits")
+    unplanned = int(given_profile(graph).max()) if len(graph) else 0
+    if unplanned <= budget:
+        return result(given, np.inf, "one pass fits")
+    floor, operation = peak_bound(graph)
     if budget < floor:
-        raise InfeasibleError(budget, int(given_profile(graph).max()), floor, operation, proved=True)
+        raise InfeasibleError(budget, unplanned, floor, operation, proved=True)
     if len(graph) <= BRUTE:
         exact = brute_force(graph, budget, given=not free)
         if exact is None:
-            raise InfeasibleError(budget, int(given_profile(graph).max()), floor, operation, proved=True)
-        return result(exact, 0.0, True, "brute force")
+            raise InfeasibleError(budget, unplanned, floor, operation, proved=True)
+        return result(exact, np.inf, "brute force")
 
-    search = Search(graph, budget, given.tolist(), free, seed)
-    bound = 0.0 if free else cover_bound(graph, budget, min(2.0, 0.1 * time_limit))
-    enough = int((1 + bound / (graph.total_cost or 1.0)) * UNIT) + len(graph)
-    search.run(moves if moves is not None else 1 << 60, began + time_limit, enough)
+    deadline = began + time_limit
+    search = Search(graph, budget, first.tolist(), free, seed)
+    enough = UNIT + len(graph)  # nothing computed twice; costs are rounded to integers
+    if moves is None:
+        search.run(NO_LIMIT, min(deadline, began + 0.05 * time_limit), enough)
+    else:
+        search.run(moves, deadline, enough)
+    extra = cover_bound(graph, budget, free=free, time_limit=min(5.0, 0.3 * time_limit))
+    if moves is None:
+        enough += int((extra / (graph.total_cost or 1.0) + 0.9 * PROOF) * UNIT)
+        search.run(NO_LIMIT, deadline, enough)
     if search.order is None:
         raise InfeasibleError(budget, search.lowest_bytes, floor, operation, proved=False)
     method = "annealing" if COMPILED else "annealing, interpreted (no compiler at installation: slower)"
-    return result(search.order, graph.total_cost + bound, search.cost <= enough, method, search.moves)
+    return result(search.order, extra, method, search.moves)

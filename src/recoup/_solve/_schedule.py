@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from recoup._graph import Ints
 
+PROOF = 1e-6  # share of one full pass: bounds come from floating-point linear programs
+
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
@@ -14,10 +16,9 @@ class Schedule:
         cost: cost of all computations, in the unit of the graph's costs (measured by the machine).
         peak_bytes: largest number of bytes held while any step runs (measured by the machine).
         budget_bytes: the budget that was asked for.
-        base_cost: cost of one pass without any recomputation.
+        base_cost: cost of one full pass, every operation once.
         lower_bound: no schedule of this kind (order free or given) within the budget costs less.
         peak_bound_bytes: no schedule at all has a smaller peak.
-        optimal: the cost is proved to be the smallest possible.
         method: how the schedule was found, and how it was proved where it was.
         moves: search moves made; with the same seed and this many moves the same schedule is found again.
         seconds: time that it took.
@@ -30,10 +31,14 @@ class Schedule:
     base_cost: float
     lower_bound: float
     peak_bound_bytes: int
-    optimal: bool
     method: str
     moves: int
     seconds: float
+
+    @property
+    def optimal(self) -> bool:
+        """No schedule of this kind within the budget is cheaper, proved to `PROOF` of one full pass."""
+        return self.cost - self.lower_bound <= PROOF * self.base_cost
 
     @property
     def extra_cost(self) -> float:
@@ -47,10 +52,8 @@ class Schedule:
 
     @property
     def gap(self) -> float:
-        """Distance to the lower bound as a share of one full pass; 0 when proved optimal."""
-        if self.optimal or not self.base_cost:
-            return 0.0
-        return max(0.0, (self.cost - self.lower_bound) / self.base_cost)
+        """Distance to the lower bound as a share of one full pass."""
+        return (self.cost - self.lower_bound) / self.base_cost if self.base_cost else 0.0
 
     def __str__(self) -> str:
         quality = "optimal" if self.optimal else f"at most {self.gap:.2%} from the optimum"
