@@ -10,13 +10,14 @@ from typing import Any
 
 from recoup import _compat
 from recoup._memory import _rules as rules
-from recoup._memory._graph import Node
+from recoup._memory._graph import Graph, Node
 from recoup._memory._lower import Lowering, full_shape, rule, squeeze
 
 
-def _loop(low: Lowering, inits: list[Node], body: Any, trips: int, extra: list[Any] = []) -> list[Node]:  # noqa: B006
+def loop(low: Lowering, inits: list[Node], body: Graph, trips: int, *others: Graph) -> list[Node]:
+    """A `while` node and its results. `others`: computations it calls beside its body."""
     node = low.g.new("while", (0,), "uint8", tuple(inits), trips)
-    node.bodies = [body, *extra]
+    node.bodies = [body, *others]
     return [low.g.new("gte", x.shape, x.dtype, (node,), i) for i, x in enumerate(inits)]
 
 
@@ -64,7 +65,7 @@ def _scan(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     ]
     step = g.add("add", (), "int32", (i, g.constant(1, "int32")))
     g.outputs = [step, *p_consts, *new_carries, *p_stacked, *new_accs]
-    result = _loop(low, inits, g, length)
+    result = loop(low, inits, g, length)
     return [*result[1 + nc : 1 + nc + nk], *result[1 + nc + nk + len(stacked) :]]
 
 
@@ -83,7 +84,7 @@ def _while(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
         values = child.jaxpr(inner, [child.const(c) for c in inner_consts], args)
         child.g.outputs = [*params[: n_cond + n_body], *values] if used is not None else values
         graphs.append(child.g)
-    return _loop(low, inits, graphs[0], 0, [graphs[1]])[n_cond + n_body :]
+    return loop(low, inits, graphs[0], 0, graphs[1])[n_cond + n_body :]
 
 
 @rule("cond")

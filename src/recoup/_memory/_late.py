@@ -20,4 +20,6 @@ def simplify_late(g: Graph) -> None:
 
 
 def _adds_to_zero(node: Node) -> bool:
-    return node.op == "scatter" and node.attrs[0] == "scatter-add" and rules.scalar_value(node.operands[0]) == 0
+    return (
+        node.op == "scatter" and node.attrs[0] == "scatter-add" and rules.scalar_value(node.operands[0]) == 0
+    )

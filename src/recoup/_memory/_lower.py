@@ -212,7 +212,7 @@ def _convert(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 @rule("copy", "copy_p", "stop_gradient", "name", "device_put", "sharding_constraint", "pvary",
       "layout_constraint",
       "optimization_barrier", "recoup_barrier", "reshard", "mesh_cast", "random_wrap",
-      "random_unwrap", "convert_memory_kind")  # fmt: skip
+      "random_unwrap", "random_clone", "convert_memory_kind")  # fmt: skip
 def _identity(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     if eqn.primitive.name in ("optimization_barrier", "recoup_barrier"):
         return low.barrier(xs)
@@ -343,7 +343,7 @@ def _dot(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 
 @rule("concatenate")
 def _concatenate(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    out = tuple(eqn.outvars[0].aval.shape)
+    out = full_shape(eqn.outvars[0].aval)[0]
     if len(xs) == 1:
         return [xs[0]]
     dim = sum(1 for s in out[: eqn.params["dimension"]] if s != 1)
@@ -362,19 +362,19 @@ def _pad(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 @rule("slice")
 def _slice(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     p = eqn.params
-    out = tuple(eqn.outvars[0].aval.shape)
-    if out == tuple(eqn.invars[0].aval.shape):
+    out, dtype = full_shape(eqn.outvars[0].aval)
+    if out == full_shape(eqn.invars[0].aval)[0]:
         return [xs[0]]
     attrs = (tuple(p["start_indices"]), tuple(p["limit_indices"]), p["strides"] and tuple(p["strides"]))
-    return [low.g.add("slice", squeeze(out), xs[0].dtype, (xs[0],), attrs)]
+    return [low.g.add("slice", squeeze(out), dtype, (xs[0],), attrs)]
 
 
 @rule("split")
 def _split(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     start, axis, outs = 0, eqn.params["axis"], []
     for v, size in zip(eqn.outvars, eqn.params["sizes"], strict=True):
-        shape = squeeze(tuple(v.aval.shape))
-        outs.append(low.g.add("slice", shape, xs[0].dtype, (xs[0],), (axis, start, size)))
+        shape, dtype = full_shape(v.aval)
+        outs.append(low.g.add("slice", squeeze(shape), dtype, (xs[0],), (axis, start, size)))
         start += size
     return outs
 

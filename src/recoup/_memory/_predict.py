@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from recoup import _compat
-from recoup._memory import _control, _math, _special
+from recoup._memory import _control, _math, _random, _special
 from recoup._memory._allocate import Arena, allocate
 from recoup._memory._copies import definer, insert_copies
 from recoup._memory._fusion import fuse_loops
@@ -27,7 +27,7 @@ from recoup._memory._results import Live, MemoryBytes, Point, Prediction
 from recoup._memory._schedule import breadth_first
 from recoup._memory._tables import CPU, Tables
 
-_LOADED = (_control, _math, _special)  # they register their rules
+_LOADED = (_control, _math, _random, _special)  # they register their rules
 
 
 def _aval_bytes(aval: Any) -> int:

@@ -271,8 +271,9 @@ def dot(
     last, None).
     """
     (lc, rc), (lb, rb) = contract, batch_dims
-    left, l_last = _side(g, lhs, lb, lc, contract_last=True)
-    right, r_last = _side(g, rhs, rb, rc, contract_last=False)
+    plain = _canonical(lhs, lb, lc) and _canonical(rhs, rb, rc)
+    left, l_last = _side(g, lhs, lb, lc, contract_last=True, plain=plain)
+    right, r_last = _side(g, rhs, rb, rc, contract_last=False, plain=plain)
     batch = tuple([lhs.shape[d] for d in lb])
     l_free = tuple([s for d, s in enumerate(lhs.shape) if d not in lb and d not in lc])
     r_free = tuple([s for d, s in enumerate(rhs.shape) if d not in rb and d not in rc])
@@ -294,13 +295,19 @@ def _order(x: Node, batch: Sequence[int], contract: Sequence[int]) -> list[int]:
     return [*batch, *free, *contract]
 
 
+def _canonical(x: Node, batch: Sequence[int], contract: Sequence[int]) -> bool:
+    """Whether a dot can read this operand as it is. If it cannot read one, both are rearranged."""
+    leading = list(batch) == list(range(len(batch)))
+    return leading and len(contract) <= 1 and len(x.shape) - len(batch) - len(contract) <= 1
+
+
 def _side(
-    g: Graph, x: Node, batch: Sequence[int], contract: Sequence[int], *, contract_last: bool
+    g: Graph, x: Node, batch: Sequence[int], contract: Sequence[int], *, contract_last: bool, plain: bool
 ) -> tuple[Node, bool]:
     """One operand in canonical form, and whether its contracting dimension is the last."""
     nb = len(batch)
     free = [d for d in range(len(x.shape)) if d not in batch and d not in contract]
-    if list(batch) != list(range(nb)) or len(contract) > 1 or len(free) > 1:
+    if not plain:
         order = [*batch, *free, *contract] if contract_last else [*batch, *contract, *free]
         x = transpose(g, x, order)
         shape = x.shape[:nb]

@@ -111,7 +111,7 @@ def _select_and_gather(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 
 @rule("select_and_scatter_add")
 def _select_and_scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    """Expanded: the winner's index in each window (one counter per dimension goes through), then a scatter."""
+    """Expanded: each window finds the index of its winner, by counters for every dimension; then a scatter."""
     g = low.g
     source, operand = xs
     full = tuple(eqn.invars[0].aval.shape)
@@ -126,7 +126,9 @@ def _select_and_scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     if updates.op == "reshape":
         updates = g.add("copy", updates.shape, updates.dtype, (updates,))
     zeros = g.scalar(0.0, operand.shape, operand.dtype)
-    return [g.add("scatter", operand.shape, operand.dtype, (zeros, rows, updates), ("scatter-add", "windows"))]
+    return [
+        g.add("scatter", operand.shape, operand.dtype, (zeros, rows, updates), ("scatter-add", "windows"))
+    ]
 
 
 @rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
@@ -144,14 +146,3 @@ def _sort(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 @rule("top_k", "approx_top_k")
 def _top_k(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     return low.multi("custom-call", eqn, xs, "top_k")
-
-
-@rule("threefry2x32")
-def _threefry(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    return low.multi("custom-call", eqn, xs, "threefry")
-
-
-@rule("random_bits", "random_seed", "random_fold_in", "random_split", "random_gamma", "rng_bit_generator",
-      "rng_uniform", "random_clone")  # fmt: skip
-def _random(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    return low.multi("custom-call", eqn, xs, eqn.primitive.name)

@@ -9,7 +9,7 @@ ELEMENTWISE = frozenset({
     "add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "remainder", "and", "or", "xor",
     "not", "negate", "exponential", "log", "exp2", "log1p", "expm1", "tanh", "sine", "cosine", "tan",
     "sqrt", "rsqrt", "cbrt", "erf", "abs", "sign", "floor", "ceil", "round", "is-finite", "atan2", "clamp",
-    "popcnt", "clz", "shift-left", "shift-right", "nextafter", "reduce-precision", "real", "imag",
+    "popcnt", "clz", "shift-left", "shift-right", "threefry", "nextafter", "reduce-precision", "real", "imag",
     "complex", "conj", "compare", "select", "convert", "copy", "polynomial", "bitcast-convert", "asin",
     "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erf_inv", "erfc",
     "lgamma", "digamma", "bessel", "igamma", "betainc",
