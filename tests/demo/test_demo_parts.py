@@ -135,7 +135,7 @@ def test_the_screen_fits_80_columns_and_says_what_differs() -> None:
     assert "\x1b" not in shown
     assert "same bits" in shown and "+1.0e-06" in shown
     assert shown.count("510,742 characters") == 1
-    assert "37 more lines" in shown
+    assert "41 more lines" in shown
     assert "256 MiB" in shown
     assert "1 of 2 losses equal to the bit, the others within 2 units" in shown
 

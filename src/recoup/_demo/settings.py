@@ -12,7 +12,7 @@ class Settings:
     width: int = 128
     heads: int = 4
     tokens: int = 128
-    batch: int = 12
+    batch: int = 8
     steps: int = 20
     budget: str = "50%"
     seed: int = 0

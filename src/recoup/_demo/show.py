@@ -51,7 +51,7 @@ class Screen:
 
     def _on_residuals(self, event: Event) -> None:
         self._head("What reverse mode keeps (traced, nothing ran)")
-        self._print(shortened(event["text"], 14))
+        self._print(shortened(event["text"], 10))
         self._progress.stage("fitted step: plan, compile and certify")
 
     def _on_plan(self, event: Event) -> None:

@@ -112,7 +112,7 @@ def _prepare_fitted(
     fitted = recoup.fit(step, *args, budget=settings.budget, donate_argnums=_DONATE)
     seconds = time.perf_counter() - began
     sizes = {"planned_bytes": fitted.plan.peak_bytes, "unplanned_bytes": fitted.plan.unplanned_bytes}
-    tell("plan", text=render(fitted.plan, rows=7), data=as_data(fitted.plan), **sizes)
+    tell("plan", text=render(fitted.plan, rows=5), data=as_data(fitted.plan), **sizes)
     tell("ready", seconds=seconds, memory=memory_data(fitted.memory))
     run: Callable[..., Any] = fitted
     return run
