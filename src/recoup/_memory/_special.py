@@ -111,7 +111,7 @@ def _select_and_gather(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 
 @rule("select_and_scatter_add")
 def _select_and_scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    """Expanded: each window finds the index of its winner, by counters for every dimension; then a scatter."""
+    """Expanded: each window finds the index of its winner, by counters for all dimensions; then a scatter."""
     g = low.g
     source, operand = xs
     full = tuple(eqn.invars[0].aval.shape)
