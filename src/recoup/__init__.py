@@ -21,6 +21,7 @@ _EXPORTS: dict[str, str] = {
     "Timeline": "recoup._timeline",
     "timeline": "recoup._timeline",
     "Graph": "recoup._graph",
+    "Offload": "recoup._graph",
     "Schedule": "recoup._solve",
     "solve": "recoup._solve",
     "checkpoint": "recoup._checkpoint",

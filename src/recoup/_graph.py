@@ -115,6 +115,38 @@ class Graph:
         return read + self.sizes
 
 
+@dataclass(frozen=True, eq=False)
+class Offload:
+    """Another store that values may be moved to: what a store and a fetch of each value cost.
+
+    A value that is ever fetched is stored once, while its first computation is in memory; each fetch brings
+    it back without its operands. Costs are in the graph's unit; infinite where a value may not be moved. What
+    is in the other store does not count towards the budget.
+
+    Args:
+        stores: cost of storing each operation's output.
+        fetches: cost of fetching it back, each time.
+    """
+
+    stores: Floats
+    fetches: Floats
+
+    def __init__(self, stores: Sequence[float] | Floats, fetches: Sequence[float] | Floats) -> None:
+        for name, values in (("stores", stores), ("fetches", fetches)):
+            array = np.array(values, dtype=np.float64).reshape(-1)
+            _first(~(array >= 0), f"{name}: the cost of moving value {{}} is {{}}", array)
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+        if len(self.stores) != len(self.fetches):
+            raise PlanError(f"{len(self.stores)} costs of stores and {len(self.fetches)} of fetches")
+
+    @classmethod
+    def per_byte(cls, graph: Graph, cost_per_byte: float, *, smallest_bytes: int = 1) -> "Offload":
+        """Every value of at least `smallest_bytes` may move, each way at the same cost per byte."""
+        costs = np.where(graph.sizes >= smallest_bytes, graph.sizes * cost_per_byte, np.inf)
+        return cls(costs, costs)
+
+
 def _integers(values: object, name: str) -> Ints:
     array = np.array(values)
     if array.size and array.dtype.kind not in "iu":

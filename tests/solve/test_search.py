@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recoup import Graph, InfeasibleError, solve
+from recoup._graph import Offload
 from recoup._solve import check, curve
 from recoup._solve._annealer import Annealer
-from recoup._solve._bounds import peak_bound
+from recoup._solve._bounds import cover_bound, peak_bound
 from recoup._solve._brute import brute_force
 from recoup._solve._search import Search
 from recoup.errors import PlanError
@@ -40,24 +41,27 @@ def small_graphs(draw, max_size=8):
 
 @pytest.mark.parametrize("free", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_incremental_profile_is_the_machines(free, seed):
+@pytest.mark.parametrize("moving", [False, True])
+def test_incremental_profile_is_the_machines(free, seed, moving):
     rng = np.random.default_rng(seed)
     graph = random_graph(rng, 60)
     budget = int(check(graph, range(60)).peak_bytes * rng.uniform(0.5, 0.9))
     costs = graph.costs.astype(int).tolist()
     starts, ids = graph.operand_starts.tolist(), graph.operand_ids.tolist()
-    annealer = Annealer(starts, ids, graph.sizes.tolist(), costs, budget, 6, free, seed)
+    stores, fetches = [30] * 60, [20 if moving and v % 2 else -1 for v in range(60)]
+    annealer = Annealer(starts, ids, graph.sizes.tolist(), costs, budget, 6, free, seed, stores, fetches)
+    offload = Offload(stores, [f if f >= 0 else np.inf for f in fetches]) if moving else None
     annealer.start(list(range(60)), 3)
     for _ in range(12):
         annealer.heat(100.0, 1.0, 2560)
         annealer.run(512)
-        now = check(graph, annealer.order(), given=not free)
+        now = check(graph, annealer.order(), given=not free, offload=offload)
         assert annealer.peak() == now.peak_bytes
         assert annealer.over == np.maximum(0, now.profile - budget).sum()
         assert annealer.cost == now.cost
         best = annealer.best_order()
         if best:
-            assert check(graph, best, budget, given=not free).cost == annealer.best_cost
+            assert check(graph, best, budget, given=not free, offload=offload).cost == annealer.best_cost
         annealer.start(annealer.order(), 3)
 
 
@@ -182,3 +186,34 @@ def test_start_is_checked_and_used():
     assert again.cost <= good.cost
     with pytest.raises(PlanError, match="never runs"):
         solve(graph, budget, start=[0])
+
+
+@given(small_graphs(max_size=6), st.floats(0.3, 0.95), st.integers(0, 5), st.integers(0, 5), st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_brute_force_agrees_with_offload(graph, share, store, fetch, free):
+    offload = Offload.per_byte(graph, 1.0, smallest_bytes=3)
+    offload = Offload(np.where(np.isfinite(offload.stores), store, np.inf), np.full(len(graph), fetch))
+    budget = int(check(graph, range(len(graph))).peak_bytes * share)
+    exact = brute_force(graph, budget, given=not free, offload=offload)
+    if exact is None:
+        return
+    cost = check(graph, exact, budget, given=not free, offload=offload).cost
+    without = brute_force(graph, budget, given=not free)
+    assert without is None or cost <= check(graph, without, budget).cost
+    assert graph.total_cost + cover_bound(graph, budget, free=free, offload=offload) <= cost + 1e-6
+    search = Search(graph, budget, list(range(len(graph))), free, 0, offload)
+    search.run(32_768, float("inf"))
+    assert search.order is not None
+    assert check(graph, search.order, budget, given=not free, offload=offload).cost == pytest.approx(cost)
+
+
+def test_fetches_are_checked():
+    graph = Graph([5, 1, 1], [4, 4, 1], [(0, 1), (0, 2), (1, 2)])
+    offload = Offload([2, 2, 2], [1, 1, 1])
+    assert check(graph, [0, 1, 3, 2], offload=offload).cost == 10
+    with pytest.raises(PlanError, match="step 0 fetches the value of 1 before"):
+        check(graph, [4, 0, 1, 2], offload=offload)
+    with pytest.raises(PlanError, match="operation 3"):
+        check(graph, [0, 1, 3, 2])
+    with pytest.raises(PlanError, match="moving value 0"):
+        Offload([-1.0], [0.0])

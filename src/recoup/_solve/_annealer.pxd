@@ -32,19 +32,22 @@ cdef class Annealer(Slots):
     cdef int _hole_left(self, int s, int stop) noexcept nogil
     @cython.locals(d=int)
     cdef int _hole_near(self, int s, int low, int high) noexcept nogil
-    @cython.locals(p=int, _=int, v=int, o=int, i=int, a=int, b=int, s=int)
+    @cython.locals(computable=int, price=i64)
+    cdef int _recipe(self, int v) noexcept nogil
+    @cython.locals(p=int, _=int, v=int, o=int, i=int, a=int, b=int, s=int, recipe=int)
     cdef void _add_aimed(self) noexcept nogil
     @cython.locals(e=int, w=int, o=int, i=int, a=int, chance=int, stop=int, c=int)
-    cdef void _recompute(self, int v, int s, int depth) noexcept nogil
+    cdef void _again(self, int v, int s, int depth, int recipe) noexcept nogil
+    cdef int _founds(self, int v, int s) noexcept nogil
     @cython.locals(o=int)
     cdef int _removable(self, int v, int s) noexcept nogil
     @cython.locals(s=int, v=int)
     cdef void _delete(self) noexcept nogil
-    @cython.locals(e=int, w=int, o=int, i=int, a=int)
+    @cython.locals(e=int, w=int, o=int, i=int, a=int, fetched=int)
     cdef void _drop(self, int v, int s) noexcept nogil
     @cython.locals(e=int, s=int, low=int)
     cdef int _operands_ready(self, int v) noexcept nogil
-    @cython.locals(kind=int, t=int, extra=int)
+    @cython.locals(kind=int, t=int, flags=int)
     cdef void _relocate(self, int v, int s, int low, int high) noexcept nogil
     @cython.locals(s=int, v=int, low=int, o=int, high=int, i=int)
     cdef void _move_extra(self) noexcept nogil

@@ -46,8 +46,10 @@ class Annealer(Slots):
         copies: int,
         free: bool,
         seed: int,
+        stores: Sequence[int],
+        fetches: Sequence[int],
     ) -> None:
-        Slots.__init__(self, starts, ids, sizes, costs, budget, copies, free)
+        Slots.__init__(self, starts, ids, sizes, costs, budget, copies, free, stores, fetches)
         self.state = seed & 0x7FFFFFFFFFFFFFFF
         self.factor = 6364136223846793005
         self.increment = 1442695040888963407
@@ -151,7 +153,7 @@ class Annealer(Slots):
         length = 0
         for s in range(self.slots):
             if self.op_at[s] >= 0:
-                self.best[length] = self.op_at[s]
+                self.best[length] = self.op_at[s] + self.n * self.fetch_at[s]
                 length += 1
         self.best_length = length
         self.best_cost = self.cost
@@ -160,13 +162,15 @@ class Annealer(Slots):
         # rewind the logged move on a copy of the slots
         for s in range(self.slots):
             self.scratch[s] = self.op_at[s]
+            if self.scratch[s] >= 0:
+                self.scratch[s] += self.n * self.fetch_at[s]
         i = self.logged
         while i > 0:
             i -= 1
             if self.log_kind[i] == 0:
-                self.scratch[self.log_slot[i] >> 1] = -1
+                self.scratch[self.log_slot[i] >> 2] = -1
             elif self.log_kind[i] == 1:
-                self.scratch[self.log_slot[i] >> 1] = self.log_op[i]
+                self.scratch[self.log_slot[i] >> 2] = self.log_op[i] + self.n * ((self.log_slot[i] >> 1) & 1)
         length = 0
         for s in range(self.slots):
             if self.scratch[s] >= 0:
@@ -258,11 +262,24 @@ class Annealer(Slots):
         self.starved += 1
         return -1
 
+    def _recipe(self, v: int) -> int:
+        # how to have v again within the limit: 1 compute, 3 fetch, 0 neither
+        computable = self.cost + self.costs[v] <= self.limit
+        if self.fetches[v] >= 0:
+            price = self.fetches[v]
+            if self.fetched[v] == 0:
+                price += self.stores[v]
+            if self.cost + price <= self.limit and (not computable or self._below(2) == 0):
+                return 3
+        if computable:
+            return 1
+        return 0
+
     def _add_aimed(self) -> None:
         p = self._overfull()
         for _ in range(40):
             v = self._below(self.n)
-            if self.cost + self.costs[v] > self.limit or self.computed[v] >= self.copies:
+            if self.computed[v] >= self.copies:
                 continue
             o = self.first[v]
             i = self._find(v, p + 1)
@@ -272,6 +289,9 @@ class Annealer(Slots):
             b = self.events[o + i]
             if a == p or self.op_at[b] == v or b - a < 2:
                 continue
+            recipe = self._recipe(v)
+            if recipe == 0:
+                continue
             s = b - 1
             if s > p + 1 and self._below(2) == 0:
                 s = p + 1 + self._below(b - p - 1)
@@ -280,14 +300,17 @@ class Annealer(Slots):
                 self.failed = 1
                 return
             self.aim = p
-            self._recompute(v, s, 0)
+            self._again(v, s, 0, recipe)
             return
         self.failed = 1
 
-    def _recompute(self, v: int, s: int, depth: int) -> None:
-        self._insert(v, s, 1)
+    def _again(self, v: int, s: int, depth: int, recipe: int) -> None:
+        # compute or fetch v once more at s
+        self._insert(v, s, recipe)
         if self.cost > self.limit or self.logged > 400:
             self.failed = 1
+            return
+        if recipe == 3:
             return
         for e in range(self.starts[v], self.starts[v + 1]):
             w = self.ids[e]
@@ -298,7 +321,8 @@ class Annealer(Slots):
             a = self.events[o + i - 1]
             if depth >= self.depth_limit or self.computed[w] >= self.copies:
                 continue
-            if self.cost + self.costs[w] > self.limit:
+            recipe = self._recipe(w)
+            if recipe == 0:
                 continue
             chance = 5
             if a < self.aim:
@@ -309,15 +333,23 @@ class Annealer(Slots):
                     stop = self.aim
                 c = self._hole_left(s - 1, stop)
                 if c >= 0:
-                    self._recompute(w, c, depth + 1)
+                    self._again(w, c, depth + 1, recipe)
                     if self.failed != 0:
                         return
 
+    def _founds(self, v: int, s: int) -> int:
+        # 1 if a value may begin with the event at s: a computation of v, not a use or a fetch
+        if self.op_at[s] == v and self.fetch_at[s] == 0:
+            return 1
+        return 0
+
     def _removable(self, v: int, s: int) -> int:
-        if self.computed[v] < 2 or (self.free == 0 and self.primary[v] == s):
+        if self.computed[v] < 2:
+            return 0
+        if self.primary[v] == s and (self.free == 0 or self.computed[v] - self.fetched[v] < 2):
             return 0
         o = self.first[v]
-        if self.events[o] == s and self.op_at[self.events[o + 1]] != v:
+        if self.events[o] == s and self._founds(v, self.events[o + 1]) == 0:
             return 0
         return 1
 
@@ -335,12 +367,15 @@ class Annealer(Slots):
         if self.primary[v] == s:
             o = self.first[v]
             i = 0
-            while self.op_at[self.events[o + i]] != v or self.events[o + i] == s:
+            while self.events[o + i] == s or self._founds(v, self.events[o + i]) == 0:
                 i += 1
             self._promote(v, self.events[o + i])
+        fetched = self.fetch_at[s]
         self._remove(v, s)
         if self.logged > 400:
             self.failed = 1
+            return
+        if fetched != 0:
             return
         for e in range(self.starts[v], self.starts[v + 1]):
             w = self.ids[e]
@@ -389,24 +424,26 @@ class Annealer(Slots):
         if t < 0:
             self.failed = 1
             return
-        extra = 0
+        flags = 2 * self.fetch_at[s]
         if self.extra_at[s] >= 0:
-            extra = 1
+            flags += 1
         self._remove(v, s)
-        self._insert(v, t, extra)
+        self._insert(v, t, flags)
 
     def _move_extra(self) -> None:
         if self.extra_count == 0:
             return
         s = self.extras[self._below(self.extra_count)]
         v = self.op_at[s]
-        low = self._operands_ready(v)
+        low = -1
+        if self.fetch_at[s] == 0:
+            low = self._operands_ready(v)
         o = self.first[v]
         high = self.slots
         if self.events[o] == s:
-            if self.op_at[self.events[o + 1]] != v:
+            if self._founds(v, self.events[o + 1]) == 0:
                 high = self.events[o + 1]
-        elif self.free == 0:
+        elif self.free == 0 or self.fetch_at[s] != 0:
             low = max(low, self.events[o])
         i = self._find(v, s)
         # mostly within its own gaps
@@ -440,6 +477,6 @@ class Annealer(Slots):
         low = self._operands_ready(v)
         high = self.slots
         o = self.first[v]
-        if self.events[o] == s and self.count[v] > 1 and self.op_at[self.events[o + 1]] != v:
+        if self.events[o] == s and self.count[v] > 1 and self._founds(v, self.events[o + 1]) == 0:
             high = self.events[o + 1]
         self._relocate(v, s, low, high)

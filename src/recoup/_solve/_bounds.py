@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, sparse
 
-from recoup._graph import Graph, Ints
+from recoup._graph import Graph, Ints, Offload
 
 Bools = NDArray[np.bool_]
 
@@ -55,7 +55,14 @@ def given_profile(graph: Graph) -> Ints:
     return np.cumsum(change)[:count]
 
 
-def cover_bound(graph: Graph, budget: int, *, free: bool = False, time_limit: float = 2.0) -> float:
+def cover_bound(
+    graph: Graph,
+    budget: int,
+    *,
+    free: bool = False,
+    time_limit: float = 2.0,
+    offload: Offload | None = None,
+) -> float:
     """Extra cost, beyond one full pass, that every schedule within `budget` pays.
 
     Args:
@@ -63,7 +70,12 @@ def cover_bound(graph: Graph, budget: int, *, free: bool = False, time_limit: fl
         budget: bytes.
         free: first computations may run in any legal order; else they keep the graph's.
         time_limit: seconds for the integer program; a bound is returned whatever it reaches.
+        offload: what moving values costs; a value not held may then be fetched back instead.
     """
+    if offload is not None:
+        again = np.minimum(graph.costs, offload.stores + offload.fetches)
+        cheaper = Graph(again, graph.sizes, graph.edges)
+        return cover_bound(cheaper, budget, free=free, time_limit=time_limit)
     over = np.nonzero(given_profile(graph) > budget)[0]
     if not len(over):
         return 0.0

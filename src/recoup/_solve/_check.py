@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from recoup._graph import Graph, Ints
+from recoup._graph import Graph, Ints, Offload
 from recoup.errors import PlanError
 
 
@@ -26,7 +26,12 @@ class Checked:
 
 
 def check(
-    graph: Graph, order: Sequence[int] | NDArray[np.int64], budget: int | None = None, *, given: bool = False
+    graph: Graph,
+    order: Sequence[int] | NDArray[np.int64],
+    budget: int | None = None,
+    *,
+    given: bool = False,
+    offload: Offload | None = None,
 ) -> Checked:
     """Execute `order` (operation indices, repeats allowed) on the model machine.
 
@@ -34,6 +39,8 @@ def check(
         graph: the problem.
         order: the computations in the order they run; each operation at least once.
         budget: bytes that no step may exceed, or None.
+        offload: what moving values costs; index `len(graph) + v` is then a fetch of the value of `v` from the
+            other store, where it was put when it was first computed.
         given: also assert that first computations come in the graph's order.
 
     Raises:
@@ -48,7 +55,20 @@ def check(
     last_read = [-1] * count
     change = [0] * (len(steps) + 1)
     started = 0
+    stored: set[int] = set()
+    moved = 0.0
     for step, op in enumerate(steps):
+        if offload is not None and count <= op < 2 * count:
+            value = op - count
+            if computed_at[value] < 0:
+                raise PlanError(f"step {step} fetches the value of {value} before it was computed")
+            if value not in stored:
+                stored.add(value)
+                moved += float(offload.stores[value])
+            moved += float(offload.fetches[value])
+            _live(change, computed_at[value], last_read[value], sizes[value])
+            computed_at[value] = last_read[value] = step
+            continue
         if not 0 <= op < count:
             raise PlanError(
                 f"step {step} computes operation {op}, and the graph has operations 0 to {count - 1}"
@@ -81,7 +101,8 @@ def check(
             f"over the budget of {budget}"
         )
     peak = int(profile.max()) if len(profile) else 0
-    return Checked(peak, float(np.add.reduce(graph.costs[steps])) if steps else 0.0, profile)
+    computed = [op for op in steps if op < count]
+    return Checked(peak, float(np.add.reduce(graph.costs[computed])) + moved if steps else 0.0, profile)
 
 
 def _live(change: list[int], first: int, last: int, size: int) -> None:

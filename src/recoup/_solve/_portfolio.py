@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from recoup._graph import Graph, Ints
+from recoup._graph import Graph, Ints, Offload
 from recoup._solve._annealer import COMPILED
 from recoup._solve._bounds import cover_bound, given_profile, peak_bound
 from recoup._solve._brute import brute_force
@@ -36,6 +36,7 @@ def solve(
     seed: int = 0,
     moves: int | None = None,
     start: Sequence[int] | Ints | None = None,
+    offload: Offload | None = None,
 ) -> Schedule:
     """The cheapest schedule found whose peak is within the budget.
 
@@ -48,6 +49,8 @@ def solve(
         order: "free" if first computations may run in any legal order, "given" if they keep the graph's.
         seed: of the search. The same seed, start and number of moves give the same schedule.
         moves: search moves to make, instead of a time: for results that do not depend on the machine's speed.
+        offload: what moving values to another store costs, or None. Index `len(graph) + v` in the schedule's
+            order is then a fetch of the value of `v`; its store is implied and paid once.
         start: a legal schedule to begin from, within the budget or not; the graph's order without one.
 
     Raises:
@@ -66,11 +69,11 @@ def solve(
     given = np.arange(len(graph))
     first = given if start is None else np.asarray(start, dtype=np.int64)
     if start is not None:
-        check(graph, first, given=not free)
+        check(graph, first, given=not free, offload=offload)
 
     def result(found: Sequence[int] | Ints, extra: float, method: str, made: int = 0) -> Schedule:
         # `extra` is a lower bound of the extra cost; infinite when the schedule is optimal by construction
-        checked = check(graph, found, budget, given=not free)
+        checked = check(graph, found, budget, given=not free, offload=offload)
         return Schedule(
             order=np.asarray(found, dtype=np.int64),
             cost=checked.cost,
@@ -91,19 +94,20 @@ def solve(
     if budget < floor:
         raise InfeasibleError(budget, unplanned, floor, operation, proved=True)
     if len(graph) <= BRUTE:
-        exact = brute_force(graph, budget, given=not free)
+        exact = brute_force(graph, budget, given=not free, offload=offload)
         if exact is None:
             raise InfeasibleError(budget, unplanned, floor, operation, proved=True)
         return result(exact, np.inf, "brute force")
 
     deadline = began + time_limit
-    search = Search(graph, budget, first.tolist(), free, seed)
+    search = Search(graph, budget, first.tolist(), free, seed, offload)
     enough = UNIT + len(graph)  # nothing computed twice; costs are rounded to integers
     if moves is None:
         search.run(NO_LIMIT, min(deadline, began + 0.05 * time_limit), enough)
     else:
         search.run(moves, deadline, enough)
-    extra = cover_bound(graph, budget, free=free, time_limit=min(5.0, 0.3 * time_limit))
+    seconds = min(5.0, 0.3 * time_limit)
+    extra = cover_bound(graph, budget, free=free, time_limit=seconds, offload=offload)
     if moves is None:
         enough += int((extra / (graph.total_cost or 1.0) + 0.9 * PROOF) * UNIT)
         search.run(NO_LIMIT, deadline, enough)

@@ -15,7 +15,9 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from recoup._graph import Graph
+import numpy as np
+
+from recoup._graph import Graph, Offload
 from recoup._solve._annealer import COMPILED, Annealer
 
 ISLANDS = 2
@@ -29,11 +31,22 @@ COPIES = 8
 class Island:
     """One annealer, its draws, and where its next round starts."""
 
-    def __init__(self, graph: Graph, order: list[int], budget: int, free: bool, seed: int) -> None:
+    def __init__(
+        self, graph: Graph, order: list[int], budget: int, free: bool, seed: int, offload: Offload | None
+    ) -> None:
         total = graph.total_cost or 1.0
         costs = [round(c / total * UNIT) for c in graph.costs.tolist()]
         starts, ids = graph.operand_starts.tolist(), graph.operand_ids.tolist()
-        self.annealer = Annealer(starts, ids, graph.sizes.tolist(), costs, budget, COPIES, free, seed)
+        if offload is None:
+            stores, fetches = [0] * len(graph), [-1] * len(graph)
+        else:
+            movable = np.isfinite(offload.stores) & np.isfinite(offload.fetches)
+            stores, fetches = (
+                [round(c / total * UNIT) if ok else -1 for c, ok in zip(moves.tolist(), movable, strict=True)]
+                for moves in (offload.stores, offload.fetches)
+            )
+        sizes = graph.sizes.tolist()
+        self.annealer = Annealer(starts, ids, sizes, costs, budget, COPIES, free, seed, stores, fetches)
         self.draws = random.Random(seed)
         self.mean_cost = UNIT / max(1, len(graph))
         self.annealer.weight = self.mean_cost / max(1.0, float(graph.sizes.mean())) / 10
@@ -71,6 +84,7 @@ class Search:
         order: any legal order to start from; with `free` False its first computations keep their order.
         free: first computations may change their order.
         seed: of all random draws.
+        offload: what moving values to another store costs, or None.
 
     Attributes:
         order: the cheapest order within the budget, or None.
@@ -79,10 +93,20 @@ class Search:
         moves: moves made so far, over all islands.
     """
 
-    def __init__(self, graph: Graph, budget: int, order: list[int], free: bool, seed: int) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        budget: int,
+        order: list[int],
+        free: bool,
+        seed: int,
+        offload: Offload | None = None,
+    ) -> None:
         self.budget = budget
         self.first = order
-        self.islands = [Island(graph, order, budget, free, seed * ISLANDS + i + 1) for i in range(ISLANDS)]
+        self.islands = [
+            Island(graph, order, budget, free, seed * ISLANDS + i + 1, offload) for i in range(ISLANDS)
+        ]
         self.order: list[int] | None = None
         self.cost = -1
         self.lowest = order

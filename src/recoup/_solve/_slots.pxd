@@ -7,9 +7,9 @@ cdef class Slots:
     cdef public i64 n, budget, over, cost
     cdef public int copies, free, slots, blocks, block_shift, extra_count, logged
     cdef i64 hole
-    cdef int[::1] starts, ids, first, events, count, computed, primary
-    cdef int[::1] op_at, extra_at, extras, scratch, log_kind, log_op, log_slot
-    cdef i64[::1] sizes, costs, memory, shift, top, over_in
+    cdef int[::1] starts, ids, first, events, count, computed, primary, fetched
+    cdef int[::1] op_at, extra_at, fetch_at, extras, scratch, log_kind, log_op, log_slot
+    cdef i64[::1] sizes, costs, stores, fetches, memory, shift, top, over_in
 
     @cython.locals(i=int, s=int, v=int, e=int, w=int, o=int, a=int, b=int, total=i64)
     cdef void _load(self, int[::1] packed, int length, int spacing) noexcept nogil
@@ -31,15 +31,16 @@ cdef class Slots:
     cdef void _event_in(self, int v, int s, int is_use) noexcept nogil
     @cython.locals(o=int, k=int, i=int, j=int, before=int, after=int)
     cdef void _event_out(self, int v, int s, int is_use) noexcept nogil
+    cdef void _count_fetch(self, int v) noexcept nogil
     @cython.locals(e=int)
-    cdef void _place(self, int v, int s, int extra) noexcept nogil
+    cdef void _place(self, int v, int s, int flags) noexcept nogil
     @cython.locals(e=int, i=int, last=int)
     cdef void _take(self, int v, int s) noexcept nogil
     @cython.locals(old=int, i=int)
     cdef void _swap_roles(self, int v, int s) noexcept nogil
     cdef void _note(self, int kind, int v, int s) noexcept nogil
-    cdef void _insert(self, int v, int s, int extra) noexcept nogil
-    @cython.locals(extra=int)
+    cdef void _insert(self, int v, int s, int flags) noexcept nogil
+    @cython.locals(flags=int)
     cdef void _remove(self, int v, int s) noexcept nogil
     cdef void _promote(self, int v, int s) noexcept nogil
     @cython.locals(i=int)

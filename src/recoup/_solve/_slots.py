@@ -30,6 +30,10 @@ class Slots:
         budget: bytes.
         copies: most computations of one operation.
         free: first computations may change their order.
+        stores, fetches: integer costs of moving each value to another store and of bringing it back; a fetch
+            below 0 is not allowed. The store is paid once for a value that is ever fetched.
+
+    A computation is coded as its operation `v`, a fetch of its value as `n + v`.
     """
 
     def __init__(
@@ -41,8 +45,12 @@ class Slots:
         budget: int,
         copies: int,
         free: bool,
+        stores: Sequence[int],
+        fetches: Sequence[int],
     ) -> None:
         self.n = len(sizes)
+        self.stores = array("q", stores)
+        self.fetches = array("q", fetches)
         self.starts = array("i", starts)
         self.ids = array("i", [*ids, 0])
         self.sizes = array("q", sizes)
@@ -67,6 +75,7 @@ class Slots:
         self.log_op = array("i", bytes(4 * 4096))
         self.log_slot = array("i", bytes(4 * 4096))
         self.primary = array("i", bytes(4 * self.n))
+        self.fetched = array("i", bytes(4 * self.n))
         self.logged = 0
         self.slots = 0
 
@@ -83,6 +92,7 @@ class Slots:
             self.slots = slots
             self.op_at = array("i", bytes(4 * slots))
             self.extra_at = array("i", bytes(4 * slots))
+            self.fetch_at = array("i", bytes(4 * slots))
             self.memory = array("q", bytes(8 * (blocks << shift)))
             self.shift = array("q", bytes(8 * blocks))
             self.top = array("q", bytes(8 * blocks))
@@ -99,18 +109,25 @@ class Slots:
         for s in range(self.slots):
             self.op_at[s] = -1
             self.extra_at[s] = -1
+            self.fetch_at[s] = 0
         for v in range(self.n):
             self.count[v] = 0
             self.computed[v] = 0
             self.primary[v] = -1
+            self.fetched[v] = 0
         self.extra_count = 0
         self.cost = 0
         self.logged = 0
         for i in range(length):
             s = i * (spacing + 1) + spacing
             v = packed[i]
+            if v >= self.n:
+                v -= self.n
+                self.fetch_at[s] = 1
+                self._count_fetch(v)
+            else:
+                self.cost += self.costs[v]
             self.op_at[s] = v
-            self.cost += self.costs[v]
             self.events[self.first[v] + self.count[v]] = s
             self.count[v] += 1
             self.computed[v] += 1
@@ -120,10 +137,11 @@ class Slots:
                 self.extra_at[s] = self.extra_count
                 self.extras[self.extra_count] = s
                 self.extra_count += 1
-            for e in range(self.starts[v], self.starts[v + 1]):
-                w = self.ids[e]
-                self.events[self.first[w] + self.count[w]] = s
-                self.count[w] += 1
+            if self.fetch_at[s] == 0:
+                for e in range(self.starts[v], self.starts[v + 1]):
+                    w = self.ids[e]
+                    self.events[self.first[w] + self.count[w]] = s
+                    self.count[w] += 1
         for v in range(self.n):
             o = self.first[v]
             for i in range(self.count[v]):
@@ -159,8 +177,8 @@ class Slots:
             self._excess(b)
 
     def order(self) -> list[int]:
-        """The computations of the present state, in running order."""
-        return [v for v in self.op_at if v >= 0]
+        """The computations and fetches of the present state, in running order."""
+        return [v + self.n * f for v, f in zip(self.op_at, self.fetch_at, strict=True) if v >= 0]
 
     def peak(self) -> int:
         """Bytes of the highest step of the present state."""
@@ -301,15 +319,26 @@ class Slots:
     # -- computations
     # --------------------------------------------------------------------------------------------
 
-    def _place(self, v: int, s: int, extra: int) -> None:
+    def _count_fetch(self, v: int) -> None:
+        self.cost += self.fetches[v]
+        if self.fetched[v] == 0:
+            self.cost += self.stores[v]
+        self.fetched[v] += 1
+
+    def _place(self, v: int, s: int, flags: int) -> None:
+        # flags: 1 for an extra computation, plus 2 for a fetch
         self.op_at[s] = v
         self._part(s >> self.block_shift, s, s, self.hole)
         self._event_in(v, s, 0)
-        for e in range(self.starts[v], self.starts[v + 1]):
-            self._event_in(self.ids[e], s, 1)
-        self.cost += self.costs[v]
+        if flags & 2:
+            self.fetch_at[s] = 1
+            self._count_fetch(v)
+        else:
+            for e in range(self.starts[v], self.starts[v + 1]):
+                self._event_in(self.ids[e], s, 1)
+            self.cost += self.costs[v]
         self.computed[v] += 1
-        if extra != 0:
+        if flags & 1:
             self.extra_at[s] = self.extra_count
             self.extras[self.extra_count] = s
             self.extra_count += 1
@@ -318,10 +347,17 @@ class Slots:
 
     def _take(self, v: int, s: int) -> None:
         self._part(s >> self.block_shift, s, s, -self.hole)
-        for e in range(self.starts[v], self.starts[v + 1]):
-            self._event_out(self.ids[e], s, 1)
+        if self.fetch_at[s] != 0:
+            self.fetch_at[s] = 0
+            self.fetched[v] -= 1
+            self.cost -= self.fetches[v]
+            if self.fetched[v] == 0:
+                self.cost -= self.stores[v]
+        else:
+            for e in range(self.starts[v], self.starts[v + 1]):
+                self._event_out(self.ids[e], s, 1)
+            self.cost -= self.costs[v]
         self._event_out(v, s, 0)
-        self.cost -= self.costs[v]
         self.computed[v] -= 1
         self.op_at[s] = -1
         i = self.extra_at[s]
@@ -349,16 +385,16 @@ class Slots:
         self.log_slot[self.logged] = s
         self.logged += 1
 
-    def _insert(self, v: int, s: int, extra: int) -> None:
-        self._place(v, s, extra)
-        self._note(0, v, 2 * s + extra)
+    def _insert(self, v: int, s: int, flags: int) -> None:
+        self._place(v, s, flags)
+        self._note(0, v, 4 * s + flags)
 
     def _remove(self, v: int, s: int) -> None:
-        extra = 0
+        flags = 2 * self.fetch_at[s]
         if self.extra_at[s] >= 0:
-            extra = 1
+            flags += 1
         self._take(v, s)
-        self._note(1, v, 2 * s + extra)
+        self._note(1, v, 4 * s + flags)
 
     def _promote(self, v: int, s: int) -> None:
         self._note(2, v, self.primary[v])
@@ -369,9 +405,9 @@ class Slots:
         while i > 0:
             i -= 1
             if self.log_kind[i] == 0:
-                self._take(self.log_op[i], self.log_slot[i] >> 1)
+                self._take(self.log_op[i], self.log_slot[i] >> 2)
             elif self.log_kind[i] == 1:
-                self._place(self.log_op[i], self.log_slot[i] >> 1, self.log_slot[i] & 1)
+                self._place(self.log_op[i], self.log_slot[i] >> 2, self.log_slot[i] & 3)
             else:
                 self._swap_roles(self.log_op[i], self.log_slot[i])
         self.logged = 0

@@ -1,0 +1,200 @@
+"""Published planning problems, solved by `recoup.solve`: extra cost in % of one full pass, beside the best
+known.
+
+    python benchmarks/planners.py                # every row, at its time limit
+    python benchmarks/planners.py rlg1 --seconds 2 --seed 1
+    python benchmarks/planners.py --gpt 96       # a traced GPT of 96 unrolled layers (needs JAX)
+
+Every cost and peak printed was measured by the model machine (`recoup._solve.check`) on the schedule found.
+"target" is what the row must reach, "known" the best cost known before (published, or proved for at most 3
+computations a value). A row says `proved` when a bound of this run shows that nothing is cheaper. Exit status
+1 if a row misses.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from recoup import Graph, InfeasibleError, solve
+from recoup._solve import check
+from recoup._solve._annealer import COMPILED
+from recoup._solve._bounds import given_profile
+
+DATA = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One problem: a graph, an order, a budget as a share of the unplanned peak, what to reach by when."""
+
+    graph: str
+    order: str
+    share: float
+    target: float  # extra cost in % of one full pass
+    known: float | None
+    seconds: float
+    prove: bool = False
+
+
+def rows() -> Iterator[Row]:
+    """The table of the project's performance claim, then rows without a target (target = best known)."""
+    proved = {
+        "vgg16_b256": {0.9: 1.9677},
+        "fcn8_b32": {0.9: 0.0294, 0.8: 0.1361, 0.7: 0.8915},
+        "unet_b32": {0.9: 1.1289, 0.8: 1.9836, 0.7: 2.9673, 0.6: 4.4509},
+    }
+    for graph, optima in proved.items():
+        for share, cost in optima.items():
+            yield Row(graph, "given", share, cost, cost, 10, prove=True)
+    yield Row("unet_b32", "given", 0.5, 6.9666, 6.9666, 10)
+    yield Row("unet_b32", "given", 0.4, 13.1108, 13.1108, 10)
+    resnet = [(0.9, 0.1085, 0.1085), (0.8, 0.2786, 0.2786), (0.7, 0.5645, 0.5645), (0.6, 0.9627, 0.9626)]
+    resnet += [(0.5, 1.515, 1.4988), (0.4, 2.27, 2.2395), (0.3, 3.75, 3.6618)]
+    for share, cost, known in resnet:
+        yield Row("resnet50_b256", "given", share, cost, known, 10)
+    yield Row("rlg1_100", "given", 0.9, 0.7892, 0.7892, 10)
+    yield Row("rlg1_100", "given", 0.8, 2.2965, 2.2965, 10)
+    yield Row("rlg2_250", "given", 0.9, 0.9039, 0.9039, 10)
+    yield Row("rlg2_250", "given", 0.8, 4.2606, 4.2606, 10)
+    yield Row("rlg4_1000", "given", 0.9, 0.69, 0.6847, 30)
+    yield Row("rlg4_1000", "given", 0.8, 2.72, 2.6861, 30)
+    for graph in ("rlg1_100", "rlg2_250"):
+        for share in (0.9, 0.8):
+            yield Row(graph, "free", share, 0.0, 0.0, 10)
+    yield Row("rlg4_1000", "free", 0.9, 0.08, 0.0772, 60)
+    yield Row("rlg4_1000", "free", 0.8, 1.55, 1.5245, 60)
+
+
+def wide_rows() -> Iterator[Row]:
+    """Tighter budgets, compared with the best known only."""
+    known = {
+        ("rlg1_100", "given"): {0.7: 6.0102, 0.6: 21.3946},
+        ("rlg4_1000", "given"): {0.7: 6.6029, 0.6: 19.5980},
+        ("rlg1_100", "free"): {0.7: 2.1436, 0.6: 16.1527},
+        ("rlg2_250", "free"): {0.7: 3.3440, 0.6: 28.7069},
+        ("rlg4_1000", "free"): {0.7: 4.8350, 0.6: 16.6946},
+    }
+    for (graph, order), costs in known.items():
+        for share, cost in costs.items():
+            yield Row(graph, order, share, cost, cost, 60 if graph == "rlg4_1000" else 10)
+
+
+def load(name: str) -> tuple[Graph, int]:
+    """A problem of `benchmarks/data` and its unplanned peak in bytes."""
+    raw = json.loads((DATA / f"{name}.json").read_text())
+    graph = Graph([n["cost"] for n in raw["nodes"]], [n["bytes"] for n in raw["nodes"]], raw["edges"])
+    peak = int(given_profile(graph).max())
+    assert peak == raw["unplanned_peak"], (name, peak, raw["unplanned_peak"])
+    return graph, peak
+
+
+def run_row(row: Row, seconds: float | None, seed: int) -> bool:
+    """Solve one row, print it, and say whether it reached its target."""
+    graph, peak = load(row.graph)
+    budget = int(peak * row.share)
+    head = f"{row.graph:14} {row.order:6} {row.share:4.2f} {row.target:9.4f} "
+    head += f"{row.known:9.4f} " if row.known is not None else " " * 10
+    try:
+        found = solve(graph, budget, time_limit=seconds or row.seconds, order=row.order, seed=seed)
+    except InfeasibleError as error:
+        print(head + f"nothing found: smallest peak {error.smallest_peak_bytes / peak:.3f}", flush=True)
+        return False
+    checked = check(graph, found.order, budget, given=row.order == "given")
+    assert (checked.cost, checked.peak_bytes) == (found.cost, found.peak_bytes)
+    extra = 100 * found.overhead
+    # compared to 0.001 points, as the problems are published
+    good = extra <= row.target + 0.001 and (found.optimal or not row.prove)
+    bound = 100 * (found.lower_bound / graph.total_cost - 1)
+    note = "proved" if found.optimal else "better than known" if extra < (row.known or 0) - 0.001 else ""
+    print(
+        head + f"{extra:9.4f} {bound:9.4f} {found.seconds:7.2f} {'ok' if good else 'MISS':5} {note}",
+        flush=True,
+    )
+    return good
+
+
+def gpt_graph(layers: int) -> Graph:
+    """The joint graph of a training step of a GPT with unrolled layers, gradient and AdamW included.
+
+    One operation per equation of the flat jaxpr; results of the step have no bytes of their own here, because
+    they are outputs, not temporaries.
+    """
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    from benchmarks.models import transformers
+    from recoup._trace import trace
+
+    transformers.GPT_SIZES["planned"] = {**transformers.GPT_SIZES["deep"], "layers": layers}
+    step, args = transformers.gpt("planned", None)
+    program = trace(step, args).program
+    outputs = set(program.outputs)
+    values = program.values
+    edges = {
+        (values[v].producer, i)
+        for i, op in enumerate(program.ops)
+        for v in op.reads
+        if 0 <= values[v].producer != i
+    }
+    sizes = [sum(values[v].bytes for v in op.writes if v not in outputs) for op in program.ops]
+    return Graph([op.cost for op in program.ops], sizes, sorted(edges))
+
+
+def run_gpt(layers: int, seconds: float, seed: int) -> None:
+    """Plan a traced GPT at several budgets in both orders."""
+    began = time.monotonic()
+    graph = gpt_graph(layers)
+    peak = int(given_profile(graph).max())
+    print(
+        f"GPT of {layers} layers: {len(graph)} operations, {len(graph.edges)} edges, peak {peak} bytes, ",
+        end="",
+    )
+    print(f"traced in {time.monotonic() - began:.1f} s; cost and bound in % of one pass, seconds")
+    for order in ("given", "free"):
+        for share in (0.8, 0.6, 0.4, 0.2):
+            head = f"{order:6} {share:4.2f} "
+            try:
+                found = solve(graph, int(peak * share), time_limit=seconds, order=order, seed=seed)
+            except InfeasibleError as error:
+                print(
+                    head + f"nothing found: smallest peak {error.smallest_peak_bytes / peak:.3f}", flush=True
+                )
+                continue
+            bound = 100 * (found.lower_bound / graph.total_cost - 1)
+            print(head + f"{100 * found.overhead:9.4f} {bound:9.4f} {found.seconds:7.2f}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("only", nargs="?", default="", help="rows whose graph and order contain this")
+    parser.add_argument("--wide", action="store_true", help="tighter budgets too")
+    parser.add_argument("--seconds", type=float, help="one time limit for every row")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--gpt", type=int, metavar="LAYERS", help="plan a traced GPT instead")
+    options = parser.parse_args()
+    print(
+        f"{os.cpu_count()} cores, annealer {'compiled' if COMPILED else 'interpreted'}, NumPy {np.__version__}"
+    )
+    if options.gpt:
+        run_gpt(options.gpt, options.seconds or 10.0, options.seed)
+        return 0
+    print("extra cost in % of one full pass")
+    print("graph          order  share    target     known     found     bound seconds")
+    results = [
+        run_row(row, options.seconds, options.seed)
+        for row in [*rows(), *(wide_rows() if options.wide else ())]
+        if options.only in f"{row.graph} {row.order}"
+    ]
+    print(f"{sum(results)} of {len(results)} rows reached")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
