@@ -179,11 +179,8 @@ def overwrites(node: Node, x: Node) -> bool:
     if updated(node) is x:
         return True
     if node.fused is not None:
-        return (
-            bool(node.fused.elementwise.get(id(x), False))
-            and x.nbytes == node.nbytes
-            and x.shape == node.shape
-        )
+        read = node.fused.reads.get(x)
+        return read is not None and read.in_place and x.nbytes == node.nbytes and x.shape == node.shape
     return node.op in ELEMENTWISE and x.shape == node.shape and x.nbytes == node.nbytes
 
 

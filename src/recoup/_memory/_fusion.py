@@ -9,6 +9,8 @@ with duplication, and the CPU's own conditions.)
 A fused consumer becomes a `fusion` node: operands from outside, and in `fused` a `Kernel`.
 """
 
+from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Any
 
 from recoup._memory._graph import Graph, Node, post_order
@@ -22,69 +24,80 @@ NOT_FUSIBLE = frozenset(
 OPENS_BLOCK = frozenset({"concatenate", "dot", "dynamic-update-slice", "pad", "reduce", "reduce-window"})
 
 
-class Kernel:
-    """What a fusion holds."""
+class Read:
+    """How a kernel reads one of its operands."""
 
-    __slots__ = ("elementwise", "members", "readers", "reads", "reductions", "reused", "root", "usage")
+    __slots__ = ("by", "in_place", "readers", "reused")
+
+    def __init__(self) -> None:
+        self.by: set[int] = set()  # inner operations whose index reaches the operand
+        self.readers = 0  # inner operations that read it
+        self.in_place = True  # whether the result's element reads the same element only
+        self.reused = False  # whether elements are read more than once
+
+
+class Kernel:
+    """What a fusion holds: its operations, and how it reads each operand."""
+
+    __slots__ = ("members", "reads", "reductions", "root", "usage")
 
     def __init__(self, root: Node):
         self.root = root
         self.members: list[Node] = [root]
         self.reductions = int(root.op == "reduce")
-        # how often each inner operation is emitted, and by which inner operations each operand is indexed
-        self.usage = [1, 1]  # 0: the fusion itself, 1: the root
-        self.reads: dict[int, set[int]] = {}
-        self.reused = {id(x) for x in root.operands} if root.op in REUSES else set()
-        self.readers: dict[int, int] = {}  # inner operations that read each operand
-        self.elementwise: dict[int, bool] = {}
-        for x in root.operands:
-            same = root.op == "transpose" or x.shape == root.shape
-            self.reads.setdefault(id(x), set()).add(0 if same else 1)
-            self.readers[id(x)] = 1
-            self.elementwise[id(x)] = self.elementwise.get(id(x), True) and reads_in_place(root, x)
+        self.usage = [1, 1]  # how often each inner operation is emitted; 0: the fusion itself, 1: the root
+        self.reads: dict[Node, Read] = {}
+        self._read(root, {0}, 1, True)
+
+    def _read(self, p: Node, users: set[int], me: int, in_place: bool, reused: bool = False) -> None:
+        """Adds the operands of an operation, number `me`, which `users` index."""
+        op, shape = p.op, p.shape
+        reused = reused or op in REUSES
+        keeps_index = op == "transpose"
+        elementwise = op in ELEMENTWISE
+        for x in p.operands if len(p.operands) == 1 else dict.fromkeys(p.operands):
+            read = self.reads.get(x)
+            if read is None:
+                read = self.reads[x] = Read()
+            read.readers += 1
+            same = x.shape == shape
+            if keeps_index or same:
+                read.by |= users
+            else:
+                read.by.add(me)
+            if not (in_place and elementwise and same):
+                read.in_place = False
+            if reused:
+                read.reused = True
 
     def absorb(self, p: Node) -> None:
-        users = self.reads.pop(id(p))
-        self.readers.pop(id(p))
-        through = self.elementwise.pop(id(p))
+        """Pulls the producer of an operand in."""
+        read = self.reads.pop(p)
         self.members.append(p)
         self.reductions += p.op == "reduce"
-        me = len(self.usage)
-        self.usage.append(sum([self.usage[u] for u in users]))
-        if id(p) in self.reused:
-            self.reused.discard(id(p))
-            self.reused.update([id(x) for x in p.operands])
-        elif p.op in REUSES:
-            self.reused.update([id(x) for x in p.operands])
-        for x in dict.fromkeys(p.operands):
-            self.readers[id(x)] = self.readers.get(id(x), 0) + 1
-            reads = self.reads.setdefault(id(x), set())
-            if p.op == "transpose" or x.shape == p.shape:
-                reads |= users
-            else:
-                reads.add(me)
-            self.elementwise[id(x)] = self.elementwise.get(id(x), True) and through and reads_in_place(p, x)
+        self.usage.append(self.emitted(read))
+        self._read(p, read.by, len(self.usage) - 1, read.in_place, read.reused)
+
+    def emitted(self, read: Read) -> int:
+        """How often the producer of an operand would be emitted inside."""
+        usage = self.usage
+        return sum([usage[u] for u in read.by])
 
     def rename(self, old: Node, new: Node) -> None:
         """Reads `new` where it read `old`."""
-        tables: tuple[dict[int, Any], ...] = (self.reads, self.elementwise, self.readers)
-        for table in tables:
-            if id(old) in table:
-                table[id(new)] = table.pop(id(old))
-        if id(old) in self.reused:
-            self.reused.discard(id(old))
-            self.reused.add(id(new))
+        read = self.reads.pop(old, None)
+        if read is not None:
+            self.reads[new] = read
         self.root.operands = [new if x is old else x for x in self.root.operands]
-
-
-def reads_in_place(user: Node, x: Node) -> bool:
-    """Whether each element of the result reads the same element of `x` only, so that it may overwrite it."""
-    return user.op in ELEMENTWISE and x.shape == user.shape
 
 
 def inner_users(producer: Node) -> int:
     """How many operations read the producer, those inside fusions counted."""
-    return sum([u.fused.readers.get(id(producer), 1) if u.fused is not None else 1 for u in producer.users])
+    n = 0
+    for u in producer.users:
+        read = u.fused.reads.get(producer) if u.fused is not None else None
+        n += read.readers if read is not None else 1
+    return n
 
 
 def effectively_unary(node: Node) -> bool:
@@ -103,21 +116,15 @@ class Fuser:
     def __init__(self, g: Graph, t: Tables):
         self.g = g
         self.t = t
-        self.outputs = set(map(id, g.outputs))
+        self.outputs = set(g.outputs)
         self.order = g.nodes
-        self.fixed: set[int] = set()  # producers that may not be duplicated
+        self.fixed: set[Node] = set()  # producers that may not be duplicated
 
     def expensive(self, node: Node) -> bool:
         op = node.op
         if op not in EXPENSIVE:
             return op == "convert" and node.dtype == "bfloat16" and node.operands[0].dtype == "float32"
         return True
-
-    def reuses(self, consumer: Node, producer: Node) -> bool:
-        kernel = consumer.fused
-        if kernel is not None:
-            return id(producer) in kernel.reused
-        return consumer.op in REUSES
 
     def should_fuse(self, consumer: Node, producer: Node) -> bool:
         op = producer.op
@@ -130,15 +137,16 @@ class Fuser:
             return False
         if consumer.op == "concatenate" and self.lone_concatenate(consumer):
             return False
-        if self.expensive(producer) and (
-            self.reuses(consumer, producer) or len(producer.users) > 1 or id(producer) in self.outputs
-        ):
-            return False
-        if kernel is None or op == "broadcast":
+        read = kernel.reads[producer] if kernel is not None else None
+        if self.expensive(producer):
+            reused = read.reused if read is not None else consumer.op in REUSES
+            if reused or len(producer.users) > 1 or producer in self.outputs:
+                return False
+        if kernel is None or read is None or op == "broadcast":
             return True
         if op == "reduce" and kernel.reductions > self.t.reductions_in_fusion:
             return False
-        emitted = sum([kernel.usage[u] for u in kernel.reads[id(producer)]])
+        emitted = kernel.emitted(read)
         if emitted > self.t.code_duplication:
             return False
         return op not in OPENS_BLOCK or (emitted <= 1 and inner_users(producer) <= 1)
@@ -160,97 +168,108 @@ class Fuser:
             if total > node.size:
                 candidates.append(node)
         several = [c for c in candidates if len(c.users) > 1]
-        bit = {id(c): 1 << i for i, c in enumerate(several)}
-        below: dict[int, int] = {}
+        bit = {c: 1 << i for i, c in enumerate(several)}
+        below: dict[Node, int] = {}  # which of them each node depends on
         if several:
             for node in self.order:
-                mask = bit.get(id(node), 0)
+                mask = bit.get(node, 0)
                 for x in node.operands:
-                    mask |= below[id(x)]
-                below[id(node)] = mask
-        memo: dict[tuple[int, int], bool] = {}
+                    mask |= below[x]
+                below[node] = mask
+        memo: dict[tuple[Node, Node], bool] = {}
 
         def everywhere(producer: Node, consumer: Node, b: int) -> bool:
             if consumer is producer:
                 return True
             if consumer.op in NOT_FUSIBLE:
                 return False
-            key = (id(producer), id(consumer))
+            key = (producer, consumer)
             got = memo.get(key)
             if got is not None:
                 return got
             ok = True
             for x in consumer.operands:
-                if x is not producer and (not b or not below[id(x)] & b):
+                if x is not producer and (not b or not below[x] & b):
                     continue
-                if id(x) in self.fixed or not self.should_fuse(consumer, x) or not everywhere(producer, x, b):
+                if x in self.fixed or not self.should_fuse(consumer, x) or not everywhere(producer, x, b):
                     ok = False
                     break
             memo[key] = ok
             return ok
 
         for producer in reversed(candidates):
-            b = bit.get(id(producer), 0)
-            if id(producer) in self.outputs or not all(everywhere(producer, u, b) for u in producer.users):
-                self.fixed.add(id(producer))
+            b = bit.get(producer, 0)
+            if producer in self.outputs or not all(everywhere(producer, u, b) for u in producer.users):
+                self.fixed.add(producer)
 
     def run(self) -> None:
         self.forbid_duplicates()
-        position = {id(n): i for i, n in enumerate(self.order)}
-        queue = list(self.order)
-        alive = set(position)
-        while queue:
-            node = queue.pop()
-            if id(node) not in alive or node.op in NOT_FUSIBLE:
+        position = {n: i for i, n in enumerate(self.order)}
+        dead: set[Node] = set()
+        for node in reversed(self.order):
+            position.pop(node, None)
+            if node not in dead and node.op not in NOT_FUSIBLE and node.operands:
+                self.fill(node, position, dead)
+
+    def fill(self, node: Node, position: dict[Node, int], dead: set[Node]) -> None:
+        """Pulls producers into one consumer, the latest first."""
+        waiting = [(-position[x], x.id) for x in dict.fromkeys(node.operands) if x in position]
+        by_place = self.order
+        heapify(waiting)
+        queued = {-w[0] for w in waiting}
+        while waiting:
+            place = -heappop(waiting)[0]
+            x = by_place[place]
+            if x.op in NOT_FUSIBLE or x in self.fixed or not self.should_fuse(node, x):
                 continue
-            position.pop(id(node), None)
-            candidates = {id(x): x for x in node.operands if id(x) in position}
-            for x in sorted(candidates.values(), key=lambda x: -position[id(x)]):
-                if x.op in NOT_FUSIBLE or id(x) in self.fixed or not self.should_fuse(node, x):
-                    continue
-                node = self.fuse(node, x)
-                alive.add(id(node))
-                position[id(node)] = len(queue)
-                queue.append(node)
-                if not x.users and id(x) not in self.outputs:
-                    alive.discard(id(x))
-                    position.pop(id(x), None)
-                    for y in x.operands:
-                        if x in y.users:
-                            remove_user(y, x)
-                break
+            node = self.fuse(node, x)
+            for y in x.operands:
+                at = position.get(y)
+                if at is not None and at not in queued:
+                    queued.add(at)
+                    heappush(waiting, (-at, y.id))
+            if not x.users and x not in self.outputs:
+                dead.add(x)
+                position.pop(x, None)
+                for y in dict.fromkeys(x.operands):
+                    remove_user(y, x)
+        if node.fused is not None:
+            node.operands = list(node.fused.reads)
 
     def fuse(self, consumer: Node, producer: Node) -> Node:
         if consumer.fused is None:
-            fusion = Node("fusion", consumer.shape, consumer.dtype, list(dict.fromkeys(consumer.operands)),
-                          consumer.op, consumer.eqn, consumer.id)  # fmt: skip
-            fusion.fused = Kernel(consumer)
-            fusion.users = consumer.users
-            for u in consumer.users:
-                u.operands = [fusion if x is consumer else x for x in u.operands]
-                if u.fused is not None:
-                    u.fused.rename(consumer, fusion)
-            consumer.users = []
-            for x in fusion.operands:
-                x.users.append(fusion)
-                remove_user(x, consumer)
-            if id(consumer) in self.outputs:
-                self.g.outputs = [fusion if x is consumer else x for x in self.g.outputs]
-                self.outputs.add(id(fusion))
-                self.outputs.discard(id(consumer))
-            self.fixed.discard(id(consumer))
-            consumer = fusion
+            consumer = self.start(consumer)
         kernel: Kernel = consumer.fused
+        before = len(kernel.reads)
         kernel.absorb(producer)
-        consumer.operands.remove(producer)
-        have = set(map(id, consumer.operands))
-        for x in producer.operands:
-            if id(x) not in have:
-                have.add(id(x))
-                consumer.operands.append(x)
-                x.users.append(consumer)
+        added = len(kernel.reads) - before + 1
+        for x in list(islice(reversed(kernel.reads), added))[::-1]:
+            x.users.append(consumer)
         remove_user(producer, consumer)
         return consumer
+
+    def start(self, consumer: Node) -> Node:
+        """A fusion that holds one operation, in its place."""
+        inputs = list(dict.fromkeys(consumer.operands))
+        fusion = Node(
+            "fusion", consumer.shape, consumer.dtype, inputs, consumer.op, consumer.eqn, consumer.id
+        )
+        fusion.fused = Kernel(consumer)
+        fusion.users = consumer.users
+        for u in consumer.users:
+            u.operands = [fusion if x is consumer else x for x in u.operands]
+            if u.fused is not None:
+                u.fused.rename(consumer, fusion)
+        consumer.users = []
+        for x in inputs:
+            x.users.append(fusion)
+            remove_user(x, consumer)
+        if consumer in self.outputs:
+            self.g.outputs = [fusion if x is consumer else x for x in self.g.outputs]
+            self.outputs.add(fusion)
+            self.outputs.discard(consumer)
+        self.fixed.discard(consumer)
+        return fusion
 
 
 def remove_user(x: Node, user: Node) -> None:

@@ -59,7 +59,9 @@ def _partitionable() -> bool:
 def _halves(low: Lowering, key: Node, out: Shape) -> tuple[Node, Node]:
     """A key's (or an array of keys') two words, spread over the leading dimensions of `out`."""
     shape = key.shape[:-1]
-    if key.op == "concatenate" and len(key.operands) == 2 and not shape:  # the words it was made from, as scalars
+    if (
+        key.op == "concatenate" and len(key.operands) == 2 and not shape
+    ):  # the words it was made from, as scalars
         parts = [low.g.add("reshape", shape, WORD, (x,)) for x in key.operands]
     else:
         parts = [low.g.add("slice", shape, WORD, (key,), ("word", k)) for k in range(2)]
