@@ -68,7 +68,7 @@ def measure(entry: Entry, scale: str, repeats: int, say: Callable[[str], None]) 
     step, args = entry.make(scale)
     bench = Bench(entry, scale, args)
     closed, trace_seconds = _timed(lambda: jax.make_jaxpr(step)(*args))
-    equations = _count_equations(closed)
+    equations = count_equations(closed)
     say(f"plain ({equations} equations)")
     row, compiled = _compiled_row("plain", step, args, None)
     bench.add(row | _prediction(closed) | {"trace_seconds": trace_seconds}, compiled)
@@ -211,7 +211,7 @@ def _float64_outputs(entry: Entry, scale: str) -> Any:
         return to_numpy(jax.jit(step)(*args))
 
 
-def _count_equations(closed: Any) -> int:
+def count_equations(closed: Any) -> int:
     """Equations of a jaxpr and of those inside it."""
     count = 0
     for eqn in closed.eqns:
@@ -219,9 +219,9 @@ def _count_equations(closed: Any) -> int:
         for value in eqn.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
                 if hasattr(inner, "eqns"):
-                    count += _count_equations(inner)
+                    count += count_equations(inner)
                 elif hasattr(inner, "jaxpr"):
-                    count += _count_equations(inner.jaxpr)
+                    count += count_equations(inner.jaxpr)
     return count
 
 
