@@ -208,7 +208,7 @@ class Fuser:
         dead: set[Node] = set()
         for node in reversed(self.order):
             position.pop(node, None)
-            if node not in dead and node.op not in NOT_FUSIBLE and node.operands:
+            if node not in dead and node.op not in NOT_FUSIBLE and node.attrs != "result":
                 self.fill(node, position, dead)
 
     def fill(self, node: Node, position: dict[Node, int], dead: set[Node]) -> None:

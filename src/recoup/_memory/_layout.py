@@ -17,7 +17,11 @@ def assign_layouts(g: Graph) -> None:
         for i, x in enumerate(node.operands):
             if x.op == "transpose":
                 node.operands[i] = _copy(g, x, made)
-    g.outputs = [_copy(g, x, made) if x.op == "transpose" else x for x in g.outputs]
+    # results leave through a tuple, which nothing is fused across: the transposed value is written first
+    g.outputs = [
+        Node("copy", x.shape, x.dtype, [x], "result", x.eqn, x.id) if x.op == "transpose" else x
+        for x in g.outputs
+    ]
 
 
 def _copy(g: Graph, x: Node, made: dict[int, Node]) -> Node:

@@ -206,7 +206,9 @@ def _convert(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     value = rules.scalar_value(x)
     if isinstance(value, int | float) and dtype != "bool":
         return [low.g.scalar(float(value) if rules.is_float(dtype) else int(value), x.shape, dtype)]
-    return [rules.elementwise(low.g, "convert", dtype, (x,), dtype)]
+    if x.op == "convert" and x.operands[0].dtype == dtype and dtype == "float32" and x.dtype == "bfloat16":
+        return [x.operands[0]]  # rounded and widened again: excess precision is allowed
+    return [rules.convert(low.g, x, dtype)]
 
 
 @rule("copy", "copy_p", "stop_gradient", "name", "device_put", "sharding_constraint", "pvary",

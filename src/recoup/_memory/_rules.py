@@ -132,6 +132,8 @@ def reduce(g: Graph, x: Node, dims: Sequence[int], kind: str, dtype: str | None 
     dims = tuple(sorted(dims))
     if not dims:
         return x
+    if x.dtype == "bfloat16":  # in float32, rounding at each step, which no library does
+        return convert(g, reduce(g, widen(g, x), dims, f"{kind} rounded", None), x.dtype)
     shape = tuple([s for i, s in enumerate(x.shape) if i not in dims])
     if x.op == "reshape":  # reduce the operand itself when whole dimensions of it go
         inner = x.operands[0]
@@ -174,8 +176,31 @@ def library_reduce(x: Node, kind: str) -> bool:
     )
 
 
+# Operations that the compiler leaves in bfloat16: they only move data.
+MOVES = frozenset({"convert", "copy", "select", "bitcast-convert", "is-finite"})
+_WIDER = {"bfloat16": "float32", "float16": "float32"}
+
+
+def convert(g: Graph, x: Node, dtype: str) -> Node:
+    return elementwise(g, "convert", dtype, (x,), dtype)
+
+
+def widen(g: Graph, x: Node) -> Node:
+    """Half precision as float32; anything else as it is."""
+    wide = _WIDER.get(x.dtype)
+    return convert(g, x, wide) if wide is not None else x
+
+
 def elementwise(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: Any = None) -> Node:
-    """An elementwise operation on operands of one shape (scalars are spread)."""
+    """An elementwise operation on operands of one shape (scalars are spread).
+
+    bfloat16 arithmetic is done in float32: operands are widened, the result is rounded.
+    """
+    if op not in MOVES and any(a.dtype == "bfloat16" for a in args):
+        wide = tuple([widen(g, a) for a in args])
+        if dtype != "bfloat16":
+            return elementwise(g, op, dtype, wide, attrs)
+        return convert(g, elementwise(g, op, "float32", wide, attrs), dtype)
     shape: Shape = ()
     for a in args:
         if a.shape:
@@ -208,8 +233,17 @@ def elementwise(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: An
 def _simplify(g: Graph, op: str, dtype: str, args: tuple[Node, ...], shape: Shape) -> Node | None:
     """The rules for single operations; None if the operation stays."""
     if len(args) == 1:
-        if op == "convert" and args[0].dtype == dtype:
-            return args[0]
+        if op == "convert":
+            x = args[0]
+            if x.dtype == dtype:
+                return x
+            value = scalar_value(x)
+            if isinstance(value, int | float) and not isinstance(value, bool) and is_float(dtype):
+                return g.scalar(float(value), shape, dtype)
+            # widened and rounded again
+            if x.op == "convert" and x.operands[0].dtype == dtype and x.nbytes > x.operands[0].nbytes:
+                return x.operands[0]
+            return None
         if op == "negate":
             value = scalar_value(args[0])
             if isinstance(value, int | float):
@@ -271,6 +305,9 @@ def dot(
     last, None).
     """
     (lc, rc), (lb, rb) = contract, batch_dims
+    if lhs.dtype in _WIDER or rhs.dtype in _WIDER:
+        out = dot(g, widen(g, lhs), widen(g, rhs), contract, batch_dims, "float32")
+        return convert(g, out, dtype)
     plain = _canonical(lhs, lb, lc) and _canonical(rhs, rb, rc)
     left, l_last = _side(g, lhs, lb, lc, contract_last=True, plain=plain)
     right, r_last = _side(g, rhs, rb, rc, contract_last=False, plain=plain)

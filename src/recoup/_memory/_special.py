@@ -86,8 +86,11 @@ def _conv(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     lhs = _reorder(low, xs[0], tuple(eqn.invars[0].aval.shape), lhs_order)
     rhs = _reorder(low, xs[1], tuple(eqn.invars[1].aval.shape), rhs_order)
     shape, dtype = full_shape(eqn.outvars[0].aval)
+    half = lhs.dtype in ("bfloat16", "float16")
+    lhs, rhs = rules.widen(low.g, lhs), rules.widen(low.g, rhs)
     canonical = squeeze(tuple([shape[d] for d in out_order]))
-    out = low.g.add("convolution", canonical, dtype, (lhs, rhs), key)
+    out = low.g.add("convolution", canonical, "float32" if half else dtype, (lhs, rhs), key)
+    out = rules.convert(low.g, out, dtype)
     inverse = [out_order.index(d) for d in range(n)]
     return [_reorder(low, out, tuple([shape[d] for d in out_order]), tuple(inverse))]
 
