@@ -27,6 +27,7 @@ def _scan(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     inner, inner_consts = _compat.open_jaxpr(parts.body)
     nc, nk = parts.num_consts, parts.num_carry
     everything, carries, stacked = xs[:nc], xs[nc : nc + nk], xs[nc + nk :]
+    row_dtypes = [x.dtype for x in stacked]
     # constants, and broadcasts of them, are made again inside the loop
     sunk = [rules.is_scalar_like(x) and rules.scalar_value(x) is not None for x in everything]
     consts = [x for x, s in zip(everything, sunk, strict=True) if not s]
@@ -40,6 +41,8 @@ def _scan(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
         return low.jaxpr(inner, [low.const(c) for c in inner_consts], [*everything, *carries, *heads])
     accs = [low.g.scalar(0, squeeze(s), d) for s, d in (full_shape(v.aval) for v in outs)]
     counter = low.g.constant(0, "int32")
+    # half-precision rows are sliced in float32, and widening the whole array is moved out of the loop
+    stacked = [rules.widen(low.g, x) if x.dtype == "bfloat16" else x for x in stacked]
     inits = [counter, *consts, *carries, *stacked, *accs]
     child = low.child(low.g.eqn)
     g = child.g
@@ -56,7 +59,10 @@ def _scan(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     index = i
     if parts.reverse:
         index = g.add("subtract", (), "int32", (g.constant(length - 1, "int32"), i))
-    rows = [g.add("dynamic-slice", x.shape[1:], x.dtype, (x, index), "row") for x in p_stacked]
+    rows = [
+        rules.convert(g, g.add("dynamic-slice", x.shape[1:], x.dtype, (x, index), "row"), dtype)
+        for x, dtype in zip(p_stacked, row_dtypes, strict=True)
+    ]
     values = child.jaxpr(inner, [child.const(c) for c in inner_consts], [*inside, *p_carries, *rows])
     new_carries, ys = values[:nk], values[nk:]
     new_accs = [
@@ -65,8 +71,54 @@ def _scan(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     ]
     step = g.add("add", (), "int32", (i, g.constant(1, "int32")))
     g.outputs = [step, *p_consts, *new_carries, *p_stacked, *new_accs]
+    _hoist(low, inits, g)
     result = loop(low, inits, g, length)
-    return [*result[1 + nc : 1 + nc + nk], *result[1 + nc + nk + len(stacked) :]]
+    first = 1 + nc + nk + len(stacked)
+    return [*result[1 + nc : 1 + nc + nk], *result[first : first + len(accs)]]
+
+
+# Not worth moving out of a loop alone.
+_CHEAP = frozenset(
+    {"reshape", "broadcast", "iota", "reverse", "slice", "transpose", "constant", "gte", "barrier", "copy"}
+)
+
+
+def _hoist(low: Lowering, inits: list[Node], body: Graph) -> None:
+    """Moves out of the loop what does not change in it, as new values that the loop hands through."""
+    outside: dict[Node, Node] = {}
+    for param, init, out in zip(body.params, inits, body.outputs, strict=True):
+        if out is param:
+            outside[param] = init
+    found: list[Node] = []
+    movable: set[Node] = set()
+    for node in body.nodes:
+        if node.op == "parameter" or node.bodies or not node.operands:
+            continue
+        if node.op in ("barrier", "gte", "opaque", "custom-call"):
+            continue
+        if all(x in outside or x in movable or x.op in ("constant", "iota") for x in node.operands):
+            movable.add(node)
+            if node.op not in _CHEAP:
+                found.append(node)
+
+    def rebuild(node: Node) -> Node:
+        made = outside.get(node)
+        if made is None:
+            operands = tuple([rebuild(x) for x in node.operands])
+            made = low.g.add(node.op, node.shape, node.dtype, operands, node.attrs)
+            outside[node] = made
+        return made
+
+    needed = set(body.outputs)
+    for node in body.nodes:
+        if node not in movable or node.op in _CHEAP:
+            needed.update(node.operands)
+    for node in found:
+        if node in needed:
+            inits.append(rebuild(node))
+            node.op, node.operands, node.attrs = "parameter", [], len(body.params)
+            body.params.append(node)
+            body.outputs.append(node)
 
 
 @rule("while")
