@@ -5,6 +5,7 @@ index); a value has bytes and one producer. Sizes are what a buffer of the value
 said by `Op.fusible`. Limits: one order, the traced one; the compiler may choose another (see `_memory`).
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -65,6 +66,18 @@ class Program:
             for value in dict.fromkeys(op.reads):
                 readers[value].append(index)
         return tuple(tuple(r) for r in readers)
+
+    @cached_property
+    def own_results(self) -> tuple[int, ...]:
+        """The results that are written into memory of their own, not into that of a donated argument."""
+        spare = Counter(self.values[v].text for v in self.donated)
+        found = []
+        for v in dict.fromkeys(self.outputs):
+            if spare[self.values[v].text] > 0:
+                spare[self.values[v].text] -= 1
+            elif self.values[v].producer >= 0:
+                found.append(v)
+        return tuple(found)
 
     @property
     def flops(self) -> float:

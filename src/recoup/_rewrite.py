@@ -17,6 +17,7 @@ from recoup._inline import Flat
 from recoup._planner.layout import SMALL_BYTES, Layout
 from recoup._program import Program
 
+SPREAD_BYTES = 2**20  # per-channel vectors and the like; larger operands are read directly
 RECOMPUTE_SCOPE = "recoup_recompute"
 
 
@@ -37,8 +38,12 @@ class _Rewriter:
         self.current: list[Any] = list(self.vars)  # what a use of a value reads now
         self.fenced: set[int] = set()  # values that already passed a barrier
         self.eqns: list[Any] = []
+        self.uses = self._late_uses()
+        self.pinned: set[int] = set()
+        self.pins: dict[int, Any] = {}  # what stands for a pinned value
 
     def run(self, schedule: Sequence[int]) -> Flat:
+        self.pinned = self._to_pin(schedule)
         group: list[int] = []
         done = [False] * len(self.program.ops)
         window = 0
@@ -52,12 +57,44 @@ class _Rewriter:
                 self._open(window, group)
                 group = []
             self._emit(index, self.flat.eqns[index].outvars)
+            self._pin(index)
         flat = self.flat
-        outvars = tuple(v if isinstance(v, Literal) else self._result(v) for v in flat.outvars)
-        return Flat(flat.constvars, flat.consts, flat.invars, outvars, tuple(self.eqns), flat.like)
+        return Flat(flat.constvars, flat.consts, flat.invars, flat.outvars, tuple(self.eqns), flat.like)
 
-    def _result(self, var: Any) -> Any:
-        return var
+    def _to_pin(self, schedule: Sequence[int]) -> set[int]:
+        """Fusible values that wait for a later epoch.
+
+        They have a buffer anyway; without a barrier the compiler would still compute them again inside their early readers, and
+        keep their operands alive for it.
+        """
+        ops, values, epoch = self.program.ops, self.program.values, self.plan.epoch
+        seen: set[int] = set()
+        repeated: set[int] = set()
+        for index in schedule:
+            (repeated if index in seen else seen).add(index)
+        waiting = set(self.plan.crossing)
+        for o in repeated:
+            waiting.update(ops[o].reads)
+        return {
+            v
+            for v in waiting
+            if values[v].producer >= 0
+            and values[v].producer not in repeated
+            and ops[values[v].producer].fusible
+            and values[v].bytes >= SMALL_BYTES
+            and len(self.program.readers[v]) > 1
+            and epoch[values[v].producer] == epoch[self.program.readers[v][0]]
+        }
+
+    def _pin(self, index: int) -> None:
+        for v in self.program.ops[index].writes:
+            if v in self.pinned:
+                out = Var(self.vars[v].aval)
+                params = _barrier.barrier_params(0, mode=_barrier.FENCE)
+                self.eqns.append(
+                    _compat.new_eqn([self.vars[v]], [out], _barrier.barrier_p, params, self.flat.eqns[index])
+                )
+                self.current[v] = self.pins[v] = out
 
     def _emit(self, index: int, outvars: Sequence[Any], scope: str = "") -> None:
         eqn = self.flat.eqns[index]
@@ -74,7 +111,7 @@ class _Rewriter:
         for o in group:
             outside = [v for v in ops[o].reads if v not in own]
             for v in outside:
-                if self._early(v) and values[v].producer >= 0 and values[v].bytes >= SMALL_BYTES:
+                if self._early(v) and (values[v].producer >= 0 or self._expands(o, v)):
                     through[v] = None
             if not any(v in behind or v in through for v in ops[o].reads):
                 through.update(dict.fromkeys(outside))
@@ -103,14 +140,36 @@ class _Rewriter:
 
     def _early(self, v: int) -> bool:
         """Whether what a use of `v` reads now was made in an earlier epoch, not by a recomputation."""
-        return self.current[v] is self.vars[v] or v in self.fenced
+        return self.current[v] is self.pins.get(v, self.vars[v]) or v in self.fenced
+
+    def _expands(self, o: int, v: int) -> bool:
+        """Whether operation `o` spreads the small operand `v` over a larger result.
+
+        The compiler writes such a broadcast out where it has several readers, and merges the forward pass's with the backward
+        pass's: an array of full size would wait in between.
+        """
+        values = self.program.values
+        largest = max((values[w].bytes for w in self.program.ops[o].writes), default=0)
+        return values[v].bytes <= SPREAD_BYTES and 2 * values[v].bytes <= largest
+
+    def _late_uses(self) -> dict[int, list[int]]:
+        """For each window the early values that it is the first to read late."""
+        uses: dict[int, list[int]] = {}
+        epoch, program = self.plan.epoch, self.program
+        last = max(epoch, default=0)
+        for v, value in enumerate(program.values):
+            readers = program.readers[v]
+            if not readers or epoch[readers[-1]] == 0 or epoch[readers[0]] == last:
+                continue
+            own = epoch[value.producer] if value.producer >= 0 else epoch[readers[0]]
+            late = [r for r in readers if epoch[r] > own]
+            if not late:
+                continue
+            if v in self.plan.crossing or (
+                any(self._expands(r, v) for r in late) and any(self._expands(r, v) for r in readers if epoch[r] == own)
+            ):
+                uses.setdefault(self.plan.window[late[0]], []).append(v)
+        return uses
 
     def _first_late_uses(self, window: int) -> list[int]:
-        if not hasattr(self, "_uses"):
-            uses: dict[int, list[int]] = {}
-            for v in self.plan.crossing:
-                own = self.program.values[v].producer
-                late = [r for r in self.program.readers[v] if self.plan.epoch[r] > self.plan.epoch[own]]
-                uses.setdefault(self.plan.window[late[0]], []).append(v)
-            self._uses = uses
-        return [v for v in sorted(self._uses.get(window, ())) if self.current[v] is self.vars[v]]
+        return [v for v in self.uses.get(window, ()) if self.current[v] is self.pins.get(v, self.vars[v])]

@@ -193,7 +193,7 @@ def _workspace(eqn: Any) -> int:
 
 
 def _elementwise(eqn: Any) -> bool:
-    """Every operand has the result's shape or is a scalar, and nothing is mixed across positions."""
+    """Every operand has the result's shape, up to axes of size 1, or is a scalar; positions are not mixed."""
     name = eqn.primitive.name
     if name in ("transpose", "dynamic_slice", "gather", "concatenate", "random_bits", "threefry2x32"):
         return False
@@ -201,8 +201,16 @@ def _elementwise(eqn: Any) -> bool:
         return False
     if len(eqn.outvars) != 1 or eqn.effects or _cost.sub_jaxprs(eqn):
         return False
-    shape = eqn.outvars[0].aval.shape if hasattr(eqn.outvars[0].aval, "shape") else None
-    return shape is not None and all(getattr(v.aval, "shape", None) in (shape, ()) for v in eqn.invars)
+    shape = getattr(eqn.outvars[0].aval, "shape", None)
+    if shape is None:
+        return False
+    return all(_spreads(getattr(v.aval, "shape", None), shape) for v in eqn.invars)
+
+
+def _spreads(shape: Any, onto: tuple[int, ...]) -> bool:
+    if shape == () or shape == onto:
+        return True
+    return shape is not None and len(shape) == len(onto) and all(a in (1, b) for a, b in zip(shape, onto, strict=True))
 
 
 def _detail(eqn: Any) -> str:

@@ -10,6 +10,8 @@ result that no heavy operation reads is computed inside its readers and has no b
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from recoup._program import Program
 from recoup.errors import PlanError
 
@@ -114,7 +116,8 @@ def _memory(
                 buffered[source] = True
             shared[source] = True
     results = set(program.outputs)
-    change = [0] * (steps + 1)
+    sizes = [0] * steps
+    ends = [0] * steps
     for step in range(steps - 1, -1, -1):
         end = max(step, last[step])
         reach = step if buffered[step] else end
@@ -122,11 +125,49 @@ def _memory(
             if reach > last[source]:
                 last[source] = reach
         if buffered[step]:
-            size = sum(values[v].bytes for v in ops[schedule[step]].writes if v not in results)
-            change[step] += size
-            change[end + 1] -= size
-    live, total = [], 0
-    for step in range(steps):
-        total += change[step]
-        live.append(total + ops[schedule[step]].workspace_bytes)
-    return live
+            sizes[step] = sum(values[v].bytes for v in ops[schedule[step]].writes if v not in results)
+        ends[step] = end
+    workspace = np.array([ops[i].workspace_bytes for i in schedule], dtype=np.int64)
+    size, end_of = np.array(sizes, dtype=np.int64), np.array(ends, dtype=np.int64)
+    change = np.zeros(steps + 1, dtype=np.int64)
+    np.add.at(change, np.arange(steps), size)
+    np.add.at(change, end_of + 1, -size)
+    live = np.cumsum(change)[:-1] + workspace
+    hosted = _hosted(program, schedule, size, end_of)
+    return [int(now) for now in live - hosted]
+
+
+def _hosted(program: Program, schedule: Sequence[int], size: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """For each step the bytes of temporaries that sit in the memory of results not written yet.
+
+    The compiler places the largest temporaries first, each into a free result of at least its size.
+    """
+    steps = len(schedule)
+    hosts = program.own_results
+    largest = int(size.max(initial=0))
+    total = np.zeros(steps, dtype=np.int64)
+    if not hosts or not largest:
+        return total
+    written = np.full(len(program.ops), -1, dtype=np.int64)
+    order = np.asarray(schedule)
+    written[order[::-1]] = np.arange(steps)[::-1]  # the first time each operation runs
+    when = np.array([written[program.values[v].producer] for v in hosts])
+    room = np.array([program.values[v].bytes for v in hosts], dtype=np.int64)
+    free = np.zeros(steps, dtype=np.int64)
+    above = np.iinfo(np.int64).max
+    position = np.arange(steps)
+    for amount in sorted({int(s) for s in size if 32 * s >= largest}, reverse=True):
+        joins = np.zeros(steps + 1, dtype=np.int64)
+        mine = (room >= amount) & (room < above)
+        np.add.at(joins, np.zeros(int(mine.sum()), dtype=np.int64), 1)
+        np.add.at(joins, when[mine], -1)
+        free = free + np.cumsum(joins)[:-1]
+        alive = np.zeros(steps + 1, dtype=np.int64)
+        who = size == amount
+        np.add.at(alive, position[who], 1)
+        np.add.at(alive, end[who] + 1, -1)
+        used = np.clip(np.cumsum(alive)[:-1], 0, np.maximum(free, 0))
+        total += used * amount
+        free = free - used
+        above = amount
+    return total
