@@ -257,12 +257,11 @@ def _integer_pow(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 
 @rule("logistic")
 def _logistic(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    x = xs[0]
-    one = low.g.scalar(1.0, x.shape, x.dtype)
-    e = rules.elementwise(low.g, "exponential", x.dtype, (rules.elementwise(low.g, "negate", x.dtype, (x,)),))
-    return [
-        rules.elementwise(low.g, "divide", x.dtype, (one, rules.elementwise(low.g, "add", x.dtype, (e, one))))
-    ]
+    g, x = low.g, rules.widen(low.g, xs[0])
+    one = g.scalar(1.0, x.shape, x.dtype)
+    e = rules.elementwise(g, "exponential", x.dtype, (rules.elementwise(g, "negate", x.dtype, (x,)),))
+    value = rules.elementwise(g, "divide", x.dtype, (one, rules.elementwise(g, "add", x.dtype, (e, one))))
+    return [rules.convert(g, value, xs[0].dtype)]
 
 
 @rule("select_n")
@@ -349,7 +348,7 @@ def _concatenate(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     if len(xs) == 1:
         return [xs[0]]
     dim = sum(1 for s in out[: eqn.params["dimension"]] if s != 1)
-    return [low.g.add("concatenate", squeeze(out), xs[0].dtype, tuple(xs), dim)]
+    return [rules.data(low.g, "concatenate", squeeze(out), xs[0].dtype, xs, dim)]
 
 
 @rule("pad")
@@ -358,7 +357,7 @@ def _pad(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     if all(tuple(c) == (0, 0, 0) for c in config):
         return [xs[0]]
     shape = squeeze(tuple(eqn.outvars[0].aval.shape))
-    return [low.g.add("pad", shape, xs[0].dtype, tuple(xs), tuple([tuple(c) for c in config]))]
+    return [rules.data(low.g, "pad", shape, xs[0].dtype, xs, tuple([tuple(c) for c in config]))]
 
 
 @rule("slice")
@@ -368,7 +367,7 @@ def _slice(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     if out == full_shape(eqn.invars[0].aval)[0]:
         return [xs[0]]
     attrs = (tuple(p["start_indices"]), tuple(p["limit_indices"]), p["strides"] and tuple(p["strides"]))
-    return [low.g.add("slice", squeeze(out), dtype, (xs[0],), attrs)]
+    return [rules.data(low.g, "slice", squeeze(out), dtype, xs, attrs)]
 
 
 @rule("split")
@@ -376,7 +375,7 @@ def _split(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     start, axis, outs = 0, eqn.params["axis"], []
     for v, size in zip(eqn.outvars, eqn.params["sizes"], strict=True):
         shape, dtype = full_shape(v.aval)
-        outs.append(low.g.add("slice", squeeze(shape), dtype, (xs[0],), (axis, start, size)))
+        outs.append(rules.data(low.g, "slice", squeeze(shape), dtype, xs, (axis, start, size)))
         start += size
     return outs
 
@@ -394,7 +393,7 @@ def _iota(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 @rule("rev")
 def _rev(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     dims = squeezed_dims(eqn.params["dimensions"], tuple(eqn.invars[0].aval.shape))
-    return [low.g.add("reverse", xs[0].shape, xs[0].dtype, (xs[0],), dims) if dims else xs[0]]
+    return [rules.data(low.g, "reverse", xs[0].shape, xs[0].dtype, xs, dims) if dims else xs[0]]
 
 
 @rule("jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call",

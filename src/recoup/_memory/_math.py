@@ -29,8 +29,8 @@ def _polynomial(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 
 @rule("erfc")
 def _erfc(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    g, x = low.g, xs[0]
-    if not rules.is_float(x.dtype) or not x.shape:
+    g, x = low.g, rules.widen(low.g, xs[0])
+    if not x.shape:
         return [low.map("erfc", eqn, xs)]
     square = _op(g, "multiply", x, x)
     near = _op(
@@ -47,12 +47,13 @@ def _erfc(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     far = _op(g, "select", tiny, _const(g, 0.0, x), far)
     negative = _op(g, "compare", x, _const(g, 0.0, x), attrs="LT")
     far = _op(g, "select", negative, _op(g, "subtract", _const(g, 2.0, x), far), far)
-    return [_op(g, "select", _op(g, "compare", size, _const(g, 1.0, x), attrs="LT"), near, far)]
+    value = _op(g, "select", _op(g, "compare", size, _const(g, 1.0, x), attrs="LT"), near, far)
+    return [rules.convert(g, value, xs[0].dtype)]
 
 
 @rule("erf_inv")
 def _erf_inv(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    g, x = low.g, xs[0]
+    g, x = low.g, rules.widen(low.g, xs[0])
     w = _op(g, "negate", _op(g, "log1p", _op(g, "multiply", x, _op(g, "negate", x))))
     small = _op(g, "compare", w, _const(g, 5.0, x), attrs="LT")
     near = _op(g, "add", w, _const(g, -2.5, x))
@@ -60,7 +61,7 @@ def _erf_inv(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     p = _op(g, "polynomial", _op(g, "select", small, near, far), attrs="erf_inv")
     edge = _op(g, "compare", _op(g, "abs", x), _const(g, 1.0, x), attrs="EQ")
     large = _op(g, "multiply", x, _const(g, float("inf"), x))
-    return [_op(g, "select", edge, large, _op(g, "multiply", p, x))]
+    return [rules.convert(g, _op(g, "select", edge, large, _op(g, "multiply", p, x)), xs[0].dtype)]
 
 
 @rule("bitcast_convert_type")

@@ -177,7 +177,7 @@ def library_reduce(x: Node, kind: str) -> bool:
 
 
 # Operations that the compiler leaves in bfloat16: they only move data.
-MOVES = frozenset({"convert", "copy", "select", "bitcast-convert", "is-finite"})
+MOVES = frozenset({"convert", "copy", "bitcast-convert"})
 _WIDER = {"bfloat16": "float32", "float16": "float32"}
 
 
@@ -189,6 +189,14 @@ def widen(g: Graph, x: Node) -> Node:
     """Half precision as float32; anything else as it is."""
     wide = _WIDER.get(x.dtype)
     return convert(g, x, wide) if wide is not None else x
+
+
+def data(g: Graph, op: str, shape: Shape, dtype: str, operands: Sequence[Node], attrs: Any = None) -> Node:
+    """An operation that moves elements between places; bfloat16 is moved as float32."""
+    if dtype == "bfloat16":
+        wide = tuple([widen(g, x) for x in operands])
+        return convert(g, g.add(op, shape, "float32", wide, attrs), dtype)
+    return g.add(op, shape, dtype, tuple(operands), attrs)
 
 
 def elementwise(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: Any = None) -> Node:
@@ -235,6 +243,8 @@ def _simplify(g: Graph, op: str, dtype: str, args: tuple[Node, ...], shape: Shap
     if len(args) == 1:
         if op == "convert":
             x = args[0]
+            if x.op == "transpose":
+                return transpose(g, convert(g, x.operands[0], dtype), x.attrs)
             if x.dtype == dtype:
                 return x
             value = scalar_value(x)

@@ -10,7 +10,7 @@ from recoup._memory._lower import Lowering, full_shape, rule, squeeze
 
 def _one(low: Lowering, op: str, eqn: Any, xs: list[Node], attrs: Any = None) -> list[Node]:
     shape, dtype = full_shape(eqn.outvars[0].aval)
-    return [low.g.add(op, squeeze(shape), dtype, tuple(xs), attrs)]
+    return [rules.data(low.g, op, squeeze(shape), dtype, xs, attrs)]
 
 
 def _rows(low: Lowering, eqn: Any, indices: Node, batching: tuple[int, ...]) -> tuple[Node, int]:
@@ -38,7 +38,7 @@ def _gather(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     offset = list(dn.offset_dims)
     batch = [d for d in range(len(out) - len(extra)) if d not in offset]
     window = tuple([out[d] for d in offset]) + extra
-    got = low.g.add("gather", squeeze((n, *window)), dtype, (xs[0], rows), attrs)
+    got = rules.data(low.g, "gather", squeeze((n, *window)), dtype, (xs[0], rows), attrs)
     # the compiler's form has the rows first: put the dimensions where they were asked for
     order = [*batch, *offset]
     ordered = tuple([out[d] for d in order])
@@ -52,6 +52,8 @@ def _scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     dn = p["dimension_numbers"]
     attrs = (eqn.primitive.name, str(dn), str(p["mode"]))
     operand, indices, updates = xs
+    if updates.dtype == "bfloat16":
+        updates = rules.widen(low.g, updates)
     shape = tuple(eqn.invars[2].aval.shape)
     indices, n = _rows(low, eqn, indices, dn.operand_batching_dims)
     window = list(dn.update_window_dims)
@@ -116,7 +118,7 @@ def _select_and_gather(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 def _select_and_scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     """Expanded: each window finds the index of its winner, by counters for all dimensions; then a scatter."""
     g = low.g
-    source, operand = xs
+    source, operand = rules.widen(g, xs[0]), rules.widen(g, xs[1])
     full = tuple(eqn.invars[0].aval.shape)
     rank = len(full)
     counters = [g.add("iota", operand.shape, "int32", (), d) for d in range(rank)]
@@ -129,9 +131,9 @@ def _select_and_scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     if updates.op == "reshape":
         updates = g.add("copy", updates.shape, updates.dtype, (updates,))
     zeros = g.scalar(0.0, operand.shape, operand.dtype)
-    return [
-        g.add("scatter", operand.shape, operand.dtype, (zeros, rows, updates), ("scatter-add", "windows"))
-    ]
+    attrs = ("scatter-add", "windows")
+    added = g.add("scatter", operand.shape, operand.dtype, (zeros, rows, updates), attrs)
+    return [rules.convert(g, added, xs[1].dtype)]
 
 
 @rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
