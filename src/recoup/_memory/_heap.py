@@ -14,7 +14,7 @@ import numpy as np
 class Step(NamedTuple):
     """What happens to buffers while one operation runs. Buffers are numbered within their computation."""
 
-    inside: list["Plan"]  # computations that run just before (a loop's body)
+    inside: list["Plan"]  # computations that run in it (a loop's body)
     allocate: list[tuple[int, int]]  # (buffer, the buffer it takes over, or -1)
     handed: list[int]  # buffers that go on under another value (updated in place, carried by a loop)
     free: list[int]
@@ -51,8 +51,6 @@ def _walk(plan: Plan, clock: int, spans: list[list[int]]) -> int:
     """Appends [bytes, start, end of its first value, end, rank] for each buffer; returns the clock."""
     span: dict[int, list[int]] = {}
     for step in plan.steps:
-        for part in step.inside:
-            clock = _walk(part, clock, spans)
         for buffer, over in step.allocate:
             if over < 0:
                 made = [plan.sizes[buffer], clock, -1, -1, plan.ranks[buffer]]
@@ -68,6 +66,8 @@ def _walk(plan: Plan, clock: int, spans: list[list[int]]) -> int:
             if span[buffer][2] < 0:
                 span[buffer][2] = clock
             clock += 1
+        for part in step.inside:
+            clock = _walk(part, clock, spans)
         for buffer in step.free:
             old = span[buffer]
             if old[2] < 0:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from recoup import _compat
 from recoup._memory import _rules as rules
 from recoup._memory._graph import ITEM_BYTES, Graph, Node, Shape
 
@@ -378,6 +379,31 @@ def _split(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
         outs.append(rules.data(low.g, "slice", squeeze(shape), dtype, xs, (axis, start, size)))
         start += size
     return outs
+
+
+@rule("unstack")
+def _unstack(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    outs = [full_shape(v.aval) for v in eqn.outvars]
+    axis = eqn.params["axis"]
+    if len(outs) == 1:
+        return [rules.reshape(low.g, xs[0], squeeze(outs[0][0]))]
+    return [rules.data(low.g, "slice", squeeze(s), d, xs, (axis, i, 1)) for i, (s, d) in enumerate(outs)]
+
+
+@rule("empty", "empty2")
+def _empty(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    shape, dtype = full_shape(eqn.outvars[0].aval)
+    return [low.g.scalar(0, squeeze(shape), dtype)]
+
+
+@rule("custom_linear_solve")
+def _linear_solve(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    lengths, solve = eqn.params["const_lengths"], eqn.params["jaxprs"].solve
+    first = lengths.matvec + lengths.vecmat
+    total = sum(lengths)
+    inner, consts = _compat.open_jaxpr(solve)
+    args = [*xs[first : first + lengths.solve], *xs[total:]]
+    return low.jaxpr(inner, [low.const(c) for c in consts], args)
 
 
 @rule("iota")

@@ -148,6 +148,11 @@ def reduce(g: Graph, x: Node, dims: Sequence[int], kind: str, dtype: str | None 
                     break
             else:
                 return reshape(g, reduce(g, inner, inner_dims, kind, dtype), shape)
+    if x.op == "transpose":
+        perm = x.attrs
+        inside = reduce(g, x.operands[0], [perm[d] for d in dims], kind, dtype)
+        left = [p for i, p in enumerate(perm) if i not in dims]
+        return transpose(g, inside, [sorted(left).index(p) for p in left]) if left else inside
     if x.op == "negate" and kind == "add":
         return elementwise(g, "negate", x.dtype, (reduce(g, x.operands[0], dims, kind, dtype),))
     if x.op == "reduce" and x.attrs[1] == kind and kind != "arg":
@@ -219,6 +224,9 @@ def elementwise(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: An
     done = _simplify(g, op, dtype, args, shape)
     if done is not None:
         return done
+    sunk = _below_transpose(g, op, dtype, args, attrs)
+    if sunk is not None:
+        return sunk
     # one operand is spread from something smaller, the others from scalars: compute small, spread the result
     spread = None
     for a in args:
@@ -238,13 +246,35 @@ def elementwise(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: An
     return g.add(op, shape, dtype, args, attrs)
 
 
+def _below_transpose(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: Any) -> Node | None:
+    """Operands that are all transposed alike: the operation runs in their layout, its result is transposed."""
+    perm = None
+    for a in args:
+        if a.op == "transpose":
+            if perm is not None and a.attrs != perm:
+                return None
+            perm = a.attrs
+        elif not is_scalar_like(a):
+            return None
+    if perm is None:
+        return None
+    shape = next(a.operands[0].shape for a in args if a.op == "transpose")
+    inner = tuple(
+        [
+            a.operands[0]
+            if a.op == "transpose"
+            else (a if not a.shape else broadcast(g, a.operands[0], shape, ()))
+            for a in args
+        ]
+    )
+    return transpose(g, elementwise(g, op, dtype, inner, attrs), perm)
+
+
 def _simplify(g: Graph, op: str, dtype: str, args: tuple[Node, ...], shape: Shape) -> Node | None:
     """The rules for single operations; None if the operation stays."""
     if len(args) == 1:
         if op == "convert":
             x = args[0]
-            if x.op == "transpose":
-                return transpose(g, convert(g, x.operands[0], dtype), x.attrs)
             if x.dtype == dtype:
                 return x
             value = scalar_value(x)

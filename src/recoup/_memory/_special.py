@@ -79,7 +79,7 @@ def _dynamic_update_slice(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]
 def _conv(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     p = eqn.params
     dn = p["dimension_numbers"]
-    key = (str(dn), tuple(p["window_strides"]), tuple(p["padding"]), tuple(p["lhs_dilation"]),
+    key: tuple[Any, ...] = (str(dn), tuple(p["window_strides"]), tuple(p["padding"]), tuple(p["lhs_dilation"]),
            tuple(p["rhs_dilation"]), p["feature_group_count"], p["batch_group_count"])  # fmt: skip
     n = len(dn.lhs_spec)
     lhs_order = (dn.lhs_spec[0], *dn.lhs_spec[2:], dn.lhs_spec[1])
@@ -90,6 +90,9 @@ def _conv(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     shape, dtype = full_shape(eqn.outvars[0].aval)
     half = lhs.dtype in ("bfloat16", "float16")
     lhs, rhs = rules.widen(low.g, lhs), rules.widen(low.g, rhs)
+    if lhs.op == "pad" and rules.scalar_value(lhs.operands[1]) == 0:  # the window pads
+        key += (lhs.attrs,)
+        lhs = lhs.operands[0]
     canonical = squeeze(tuple([shape[d] for d in out_order]))
     out = low.g.add("convolution", canonical, "float32" if half else dtype, (lhs, rhs), key)
     out = rules.convert(low.g, out, dtype)
@@ -105,8 +108,14 @@ def _reorder(low: Lowering, x: Node, shape: tuple[int, ...], perm: tuple[int, ..
 
 @rule("reduce_window_max", "reduce_window_sum", "reduce_window_min", "reduce_window")
 def _reduce_window(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    """A pooling. Padding with the neutral element becomes part of the window's own."""
     p = eqn.params
-    return _one(low, "reduce-window", eqn, xs, (eqn.primitive.name, tuple(p["window_dimensions"])))
+    x = xs[0]
+    key: tuple[Any, ...] = (eqn.primitive.name, tuple(p["window_dimensions"]))
+    if x.op == "pad" and rules.scalar_value(x.operands[1]) in (0, float("-inf"), float("inf")):
+        key += (x.attrs,)
+        x = x.operands[0]
+    return _one(low, "reduce-window", eqn, [x, *xs[1:]], key)
 
 
 @rule("select_and_gather_add")
@@ -136,11 +145,42 @@ def _select_and_scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     return [rules.convert(g, added, xs[1].dtype)]
 
 
+WINDOW = 16  # cumulative sums go by windows of this length
+
+
 @rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 def _cumulative(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    return _one(
-        low, "reduce-window", eqn, xs, (eqn.primitive.name, eqn.params["axis"], eqn.params["reverse"])
-    )
+    g, x = low.g, rules.widen(low.g, xs[0])
+    full = tuple(eqn.invars[0].aval.shape)
+    axis = sum(1 for s in full[: eqn.params["axis"]] if s != 1)
+    if full[eqn.params["axis"]] == 1:
+        return [xs[0]]
+    rank = len(x.shape)
+    order = [*(d for d in range(rank) if d != axis), axis]
+    rows = rules.transpose(g, x, order)
+    out = _scan_windows(low, rows, (eqn.primitive.name, eqn.params["reverse"]))
+    return [rules.convert(g, rules.transpose(g, out, [order.index(d) for d in range(rank)]), xs[0].dtype)]
+
+
+def _scan_windows(low: Lowering, x: Node, key: tuple[Any, ...]) -> Node:
+    """Along the last dimension: within windows, then over the windows' ends, which are added."""
+    g = low.g
+    *lead, n = x.shape
+    if n <= WINDOW:
+        return g.add("reduce-window", x.shape, x.dtype, (x,), key)
+    parts = -(-n // WINDOW)
+    if n % WINDOW:
+        padded = (*lead, parts * WINDOW)
+        x = g.add("pad", padded, x.dtype, (x, g.constant(0, x.dtype)), ("tail", parts * WINDOW - n))
+    split = (*lead, parts, WINDOW)
+    within = g.add("reduce-window", split, x.dtype, (rules.reshape(g, x, split),), key)
+    ends = g.add("slice", (*lead, parts), x.dtype, (within,), "last")
+    before = _scan_windows(low, ends, (*key, "ends"))
+    spread = rules.broadcast(g, before, split, range(len(split) - 1))
+    out = rules.reshape(g, rules.elementwise(g, "add", x.dtype, (within, spread)), (*lead, parts * WINDOW))
+    if n % WINDOW:
+        out = g.add("slice", (*lead, n), x.dtype, (out,), "head")
+    return out
 
 
 @rule("sort")
