@@ -104,7 +104,7 @@ def apply_plan(traced: Traced, plan: Plan) -> Flat:
     if any(not 0 <= o < len(program.ops) for o in schedule):
         raise PlanError("the plan repeats operations that the step does not have")
     division = layout(program)
-    execute(program, schedule, division.epoch)
+    execute(program, schedule, division.window)
     return rewrite(flat, program, division, schedule)
 
 

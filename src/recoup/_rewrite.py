@@ -15,6 +15,7 @@ from recoup import _barrier, _compat
 from recoup._compat import Literal, Var
 from recoup._inline import Flat
 from recoup._planner.layout import SMALL_BYTES, Layout
+from recoup._planner.machine import step_windows
 from recoup._program import Program
 
 SPREAD_BYTES = 2**20  # per-channel vectors and the like; larger operands are read directly
@@ -47,54 +48,52 @@ class _Rewriter:
         group: list[int] = []
         done = [False] * len(self.program.ops)
         window = 0
-        for index in schedule:
+        for step, index in enumerate(schedule):
             if done[index]:
-                group.append(index)
+                group.append(step)
                 continue
             done[index] = True
             if self.plan.window[index] != window or group:
                 window = self.plan.window[index]
-                self._open(window, group)
+                self._open(window, [schedule[s] for s in group], group)
                 group = []
             self._emit(index, self.flat.eqns[index].outvars)
-            self._pin(index)
+            self._pin(index, step)
         flat = self.flat
         return Flat(flat.constvars, flat.consts, flat.invars, flat.outvars, tuple(self.eqns), flat.like)
 
     def _to_pin(self, schedule: Sequence[int]) -> set[int]:
-        """Fusible values that wait for a later epoch.
+        """The steps whose fusible results wait for a later window.
 
-        They have a buffer anyway; without a barrier the compiler would still compute them again inside their early readers, and
-        keep their operands alive for it.
+        They have a buffer anyway; without a barrier the compiler would still compute them again inside their readers, and keep
+        everything that they were made from alive for it.
         """
-        ops, values, epoch = self.program.ops, self.program.values, self.plan.epoch
-        seen: set[int] = set()
-        repeated: set[int] = set()
-        for index in schedule:
-            (repeated if index in seen else seen).add(index)
-        waiting = set(self.plan.crossing)
-        for o in repeated:
-            waiting.update(ops[o].reads)
+        ops, values = self.program.ops, self.program.values
+        windows = step_windows(schedule, self.plan.window)
+        made = [-1] * len(values)  # the step that computed what a use reads now
+        waits: set[int] = set()
+        for step, index in enumerate(schedule):
+            for v in ops[index].reads:
+                if made[v] >= 0 and windows[made[v]] != windows[step]:
+                    waits.add(made[v])
+            for v in ops[index].writes:
+                made[v] = step
         return {
-            v
-            for v in waiting
-            if values[v].producer >= 0
-            and values[v].producer not in repeated
-            and ops[values[v].producer].fusible
-            and values[v].bytes >= SMALL_BYTES
-            and len(self.program.readers[v]) > 1
-            and epoch[values[v].producer] == epoch[self.program.readers[v][0]]
+            step
+            for step in waits
+            if ops[schedule[step]].fusible and values[ops[schedule[step]].writes[0]].bytes >= SMALL_BYTES
         }
 
-    def _pin(self, index: int) -> None:
-        for v in self.program.ops[index].writes:
-            if v in self.pinned:
-                out = Var(self.vars[v].aval)
-                params = _barrier.barrier_params(0, mode=_barrier.FENCE)
-                self.eqns.append(
-                    _compat.new_eqn([self.vars[v]], [out], _barrier.barrier_p, params, self.flat.eqns[index])
-                )
-                self.current[v] = self.pins[v] = out
+    def _pin(self, index: int, step: int) -> None:
+        if step in self.pinned:
+            v = self.program.ops[index].writes[0]
+            out = Var(self.vars[v].aval)
+            params = _barrier.barrier_params(0, mode=_barrier.FENCE)
+            source = self.flat.eqns[index]
+            self.eqns.append(_compat.new_eqn([self.current[v]], [out], _barrier.barrier_p, params, source))
+            if self.current[v] is self.vars[v]:
+                self.pins[v] = out
+            self.current[v] = out
 
     def _emit(self, index: int, outvars: Sequence[Any], scope: str = "") -> None:
         eqn = self.flat.eqns[index]
@@ -102,7 +101,7 @@ class _Rewriter:
         eqn = eqn.replace(invars=invars, outvars=list(outvars))
         self.eqns.append(_compat.named(eqn, scope) if scope else eqn)
 
-    def _open(self, window: int, group: Sequence[int]) -> None:
+    def _open(self, window: int, group: Sequence[int], steps: Sequence[int]) -> None:
         """A barrier, then the recomputations of `group`."""
         ops, values = self.program.ops, self.program.values
         own = {v for o in group for v in ops[o].writes}
@@ -132,11 +131,12 @@ class _Rewriter:
             for v, var in zip(operands, outs, strict=True):
                 self.current[v] = var
             self.fenced.update(through)
-        for o in group:
+        for o, step in zip(group, steps, strict=True):
             outvars = [Var(v.aval) for v in self.flat.eqns[o].outvars]
             self._emit(o, outvars, RECOMPUTE_SCOPE)
             for v, var in zip(ops[o].writes, outvars, strict=True):
                 self.current[v] = var
+            self._pin(o, step)
 
     def _early(self, v: int) -> bool:
         """Whether what a use of `v` reads now was made in an earlier epoch, not by a recomputation."""

@@ -33,7 +33,7 @@ class Rung:
 def ladder(program: Program, *, targets: int = 24) -> tuple[Layout, list[Rung]]:
     """The rungs from the plain program down. The first rung recomputes nothing."""
     plan = layout(program)
-    plain = execute(program, range(len(program.ops)), plan.epoch)
+    plain = execute(program, range(len(program.ops)), plan.window)
     first = Rung(tuple(range(len(program.ops))), frozenset(), plain.peak_bytes, 0.0, plain.flops)
     if not plan.crossing:
         return plan, [first]
@@ -42,7 +42,7 @@ def ladder(program: Program, *, targets: int = 24) -> tuple[Layout, list[Rung]]:
     def add(parts: Zones, kept: frozenset[int]) -> None:
         schedule = assign(program, plan, parts, levels(program, plan, parts, kept)).schedule
         if schedule not in rungs:
-            run = execute(program, schedule, plan.epoch)
+            run = execute(program, schedule, plan.window)
             rungs[schedule] = Rung(schedule, kept, run.peak_bytes, run.cost, run.flops)
 
     for count in _resolutions(program):

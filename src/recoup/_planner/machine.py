@@ -30,13 +30,13 @@ class Run:
         return max(self.live_bytes, default=0)
 
 
-def execute(program: Program, schedule: Sequence[int], epoch: Sequence[int] = ()) -> Run:
+def execute(program: Program, schedule: Sequence[int], window: Sequence[int] = ()) -> Run:
     """Executes a schedule.
 
     Args:
       program: what to run.
       schedule: operation indices in the order in which they run.
-      epoch: of each operation (see `layout`); a value that waits for a later epoch passes a barrier and has a buffer.
+      window: of each operation (see `layout`); a value that waits for a later window passes a barrier and has a buffer.
 
     Raises:
       PlanError: an operation is missing, runs out of order, reads a value not yet computed, or is repeated although it must not.
@@ -76,16 +76,14 @@ def execute(program: Program, schedule: Sequence[int], epoch: Sequence[int] = ()
         flops += op.flops
     if next_first != len(ops):
         raise PlanError(f"operation {next_first} ({ops[next_first].name}) is never computed")
-    live = _memory(program, schedule, sources, _epochs(schedule, epoch, len(ops)))
+    live = _memory(program, schedule, sources, step_windows(schedule, window) if window else [0] * len(schedule))
     return Run(tuple(live), cost, flops)
 
 
-def _epochs(schedule: Sequence[int], epoch: Sequence[int], count: int) -> list[int]:
-    """For each step its epoch; a repeat belongs to that of the first computation it precedes."""
-    if not epoch:
-        return [0] * len(schedule)
+def step_windows(schedule: Sequence[int], window: Sequence[int]) -> list[int]:
+    """For each step its window; a repeat belongs to that of the first computation it precedes."""
     first = [True] * len(schedule)
-    seen = [False] * count
+    seen = [False] * len(window)
     for step, index in enumerate(schedule):
         first[step] = not seen[index]
         seen[index] = True
@@ -93,26 +91,26 @@ def _epochs(schedule: Sequence[int], epoch: Sequence[int], count: int) -> list[i
     current = 0
     for step in range(len(schedule) - 1, -1, -1):
         if first[step]:
-            current = epoch[schedule[step]]
+            current = window[schedule[step]]
         found[step] = current
     return found
 
 
 def _memory(
-    program: Program, schedule: Sequence[int], sources: Sequence[Sequence[int]], epoch: Sequence[int]
+    program: Program, schedule: Sequence[int], sources: Sequence[Sequence[int]], window: Sequence[int]
 ) -> list[int]:
     ops, values = program.ops, program.values
     steps = len(schedule)
     last = [-1] * steps
     # A value needs a buffer if it is not fusible, a heavy operation reads it, it is dear and read twice, or it waits for a
-    # later epoch.
+    # later window.
     buffered = [not ops[i].fusible for i in schedule]
     shared = [False] * steps
     for step in range(steps):
         op = ops[schedule[step]]
         inside = op.fusible or op.name.startswith(("reduce", "arg"))
         for source in sources[step]:
-            if not inside or epoch[source] != epoch[step] or (shared[source] and ops[schedule[source]].dear):
+            if not inside or window[source] != window[step] or (shared[source] and ops[schedule[source]].dear):
                 buffered[source] = True
             shared[source] = True
     results = set(program.outputs)
