@@ -14,6 +14,7 @@ from recoup._memory._tables import Tables
 
 _STARTS = ("dot", "reduce", "reduce-window")
 _FLOATS = ("float32", "float64")
+_ELEMENTS = ("float32", "float64", "bfloat16", "int8", "uint8")
 
 
 def library_dot(node: Node, t: Tables) -> bool:
@@ -35,7 +36,7 @@ def _supported(node: Node, t: Tables) -> bool:
     op = node.op
     if op == "broadcast":
         return node.dtype in _FLOATS and list(node.attrs) == sorted(node.attrs)
-    if op == "reshape":
+    if op in ("reshape", "pad", "iota"):
         return node.dtype in _FLOATS
     if op == "dot":
         return library_dot(node, t)
@@ -44,8 +45,8 @@ def _supported(node: Node, t: Tables) -> bool:
         return len(node.operands) == 1 and x.dtype == node.dtype and library_reduce(x, node.attrs[1])
     return (
         op in t.library_ops
-        and node.dtype in _FLOATS
-        and all(x.dtype in _FLOATS for x in node.operands)
+        and node.dtype in _ELEMENTS
+        and all(x.dtype in _ELEMENTS for x in node.operands)
         and _big(node, t)
     )
 

@@ -25,7 +25,7 @@ from recoup._memory._library import fuse_library
 from recoup._memory._lower import Lowering, full_shape, squeeze
 from recoup._memory._results import Live, MemoryBytes, Point, Prediction
 from recoup._memory._schedule import breadth_first
-from recoup._memory._tables import CPU, Tables
+from recoup._memory._tables import Tables, tables
 
 _LOADED = (_control, _math, _random, _special)  # they register their rules
 
@@ -104,7 +104,7 @@ def predict(
     aliases = _match_donations(inner, donated)
     aliased = sum(_aval_bytes(inner.outvars[k].aval) for k in aliases)
 
-    _optimize(g, CPU)
+    _optimize(g, tables(_compat.JAX_VERSION))
     _copy_all(g, body=False, aliases=aliases)
     arenas = [_arena(g, reverse=bool(i % 2), donated=aliases) for i in range(max(1, orders))]
     sizes = [heap_bytes(a.plan, a.peak_bytes) for a in arenas]
@@ -143,7 +143,7 @@ def buffers(jaxpr: Any) -> list[tuple[bool, ...]]:
         shape, dtype = full_shape(v.aval)
         params.append(g.param(squeeze(shape), dtype))
     g.outputs = low.jaxpr(inner, [low.const(c) for c in consts], params, top=True)
-    _optimize(g, CPU)
+    _optimize(g, tables(_compat.JAX_VERSION))
     written = set()
     for node in g.nodes:
         written.add(id(node))

@@ -247,7 +247,7 @@ def elementwise(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: An
 
 
 def _below_transpose(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: Any) -> Node | None:
-    """Operands that are all transposed alike: the operation runs in their layout, its result is transposed."""
+    """Operands that are all transposed alike: the operation runs in their layout, then is transposed."""
     perm = None
     for a in args:
         if a.op == "transpose":

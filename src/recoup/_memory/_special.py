@@ -79,8 +79,9 @@ def _dynamic_update_slice(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]
 def _conv(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     p = eqn.params
     dn = p["dimension_numbers"]
-    key: tuple[Any, ...] = (str(dn), tuple(p["window_strides"]), tuple(p["padding"]), tuple(p["lhs_dilation"]),
-           tuple(p["rhs_dilation"]), p["feature_group_count"], p["batch_group_count"])  # fmt: skip
+    names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation")
+    key: tuple[Any, ...] = (str(dn), *(tuple(p[name]) for name in names))
+    key += (p["feature_group_count"], p["batch_group_count"])
     n = len(dn.lhs_spec)
     lhs_order = (dn.lhs_spec[0], *dn.lhs_spec[2:], dn.lhs_spec[1])
     rhs_order = (*dn.rhs_spec[2:], dn.rhs_spec[1], dn.rhs_spec[0])

@@ -50,9 +50,16 @@ class Tables:
 
 
 LIBRARY_UNARY = frozenset({
-    "abs", "ceil", "convert", "cosine", "erf", "exponential", "expm1", "floor", "log", "log1p", "negate",
-    "round", "rsqrt", "sign", "sine", "sqrt", "tanh",
+    "abs", "ceil", "convert", "erf", "exponential", "expm1", "floor", "log", "log1p", "negate", "round",
+    "rsqrt", "sign", "sqrt", "tanh",
 })  # fmt: skip
 LIBRARY_BINARY = frozenset({"add", "divide", "maximum", "minimum", "multiply", "power", "subtract"})
+LIBRARY_TRIGONOMETRIC = frozenset({"cosine", "sine", "tan"})  # from JAX 0.12 on
 
-CPU = Tables(library_ops=LIBRARY_UNARY | LIBRARY_BINARY)
+_OLD = Tables(library_ops=LIBRARY_UNARY | LIBRARY_BINARY)
+_NEW = Tables(library_ops=LIBRARY_UNARY | LIBRARY_BINARY | LIBRARY_TRIGONOMETRIC)
+
+
+def tables(version: tuple[int, ...]) -> Tables:
+    """The tables of a JAX version. Measured on 0.10.2 and 0.12.0.1; those between follow the older."""
+    return _NEW if version >= (0, 12) else _OLD
