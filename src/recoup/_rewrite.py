@@ -38,6 +38,7 @@ class _Rewriter:
             self.index[var] = i
         self.current: list[Any] = list(self.vars)  # what a use of a value reads now
         self.fenced: set[int] = set()  # values that already passed a barrier
+        self.again: set[int] = set()  # values whose uses now read a recomputation
         self.eqns: list[Any] = []
         self.uses = self._late_uses()
         self.pinned: set[int] = set()
@@ -112,7 +113,8 @@ class _Rewriter:
             for v in outside:
                 if self._early(v) and (values[v].producer >= 0 or self._expands(o, v)):
                     through[v] = None
-            if not any(v in behind or v in through for v in ops[o].reads):
+            late = any(v in behind or v in through or (v in self.again and v not in own) for v in ops[o].reads)
+            if not late:
                 through.update(dict.fromkeys(outside))
             behind.update(ops[o].writes)
         for v in self._first_late_uses(window):
@@ -136,6 +138,7 @@ class _Rewriter:
             self._emit(o, outvars, RECOMPUTE_SCOPE)
             for v, var in zip(ops[o].writes, outvars, strict=True):
                 self.current[v] = var
+                self.again.add(v)
             self._pin(o, step)
 
     def _early(self, v: int) -> bool:
@@ -149,6 +152,8 @@ class _Rewriter:
         pass's: an array of full size would wait in between.
         """
         values = self.program.values
+        if not self.program.ops[o].fusible:
+            return False
         largest = max((values[w].bytes for w in self.program.ops[o].writes), default=0)
         return values[v].bytes <= SPREAD_BYTES and 2 * values[v].bytes <= largest
 
