@@ -3,16 +3,17 @@
 Idea: a recomputation only saves memory if the compiler can neither merge it with the first computation nor
 start it early. XLA's `optimization_barrier` says exactly that, where it survives: on GPU and TPU, and on CPU
 from JAX 0.12 on or when compiled with `FENCE_OPTIONS`. Elsewhere (CPU, JAX <= 0.11, plain `jax.jit`) the
-compiler drops it early, so the lowering uses a data dependence: `update_slice(x, slice(x, i), i)` equals `x`
-for every index `i`, NaN and infinities included, and `i` is computed from the bits of all operands. The
-update happens in place when `x` is not read again, and copies it otherwise.
+compiler drops it early, so the lowering uses a data dependence: `select(p, x, 0)`, where `p` is true whatever
+the bits of the operands that it is computed from, which the compiler does not know. That is exact for NaN and
+infinities, fuses, works on sharded arrays, and happens in place when `x` is not read again; it costs a copy
+of `x` otherwise, and a pass over `x`. (Writing one element of `x` with its own value at an index that depends
+on the trigger saves the pass; arenas were alike, and long chains of such writes compile in quadratic time.)
 Limits: a data dependence orders values after triggers but not triggers after values; it reads one element of
 each operand, so the compiler may compute that element of a fused elementwise operand early, never the
-products behind it. With automatic partitioning over several devices it is an elementwise select (an update in
-place would gather the value), which costs a copy.
+products behind it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -187,15 +188,14 @@ def _lower_cpu(ctx: Any, *operands: Any, mode: str, **params: Any) -> list[Any]:
         return _lower_fence(ctx, *operands, **params)
     count = len(operands) - params["triggers"]
     chosen = [i for i in sorted(_ordered(operands, count, params)) if _elements(operands[i])]
+    partitioned = _compat.partitioned_automatically(ctx)
     token = None
     for operand in [operands[i] for i in chosen] + list(operands[count:]):
         if _elements(operand):
-            token = _absorb(token, operand)
+            token = _absorb(token, operand, partitioned)
     outs = list(operands)
-    partitioned = _compat.partitioned_automatically(ctx)
     for index in chosen:
-        tied = _select(operands[index], token) if partitioned else _update(operands[index], token)
-        outs[index] = _compat.lower_with_sharding(ctx, tied, ctx.avals_out[index])
+        outs[index] = _compat.lower_with_sharding(ctx, _select(operands[index], token), ctx.avals_out[index])
     return outs
 
 
@@ -211,14 +211,19 @@ def _word() -> Any:
     return _type((), ir.IntegerType.get_signless(32))
 
 
-def _absorb(token: Any, operand: Any) -> Any:
-    """`token` plus the bits of an element of `operand`. The element's index is the token, so that no rule
-    about slices of padded, concatenated or constant arrays lets the compiler guess the element."""
+def _absorb(token: Any, operand: Any, partitioned: bool) -> Any:
+    """`token` plus the bits of an element of `operand`.
+
+    The element's index is the token, so that no rule about slices of padded, concatenated or constant arrays
+    lets the compiler guess the element; except where that would gather an array from several devices.
+    """
     kind = ir.RankedTensorType(operand.type)
     shape = list(kind.shape)
     if shape:
-        start = _starts(shape, token if token is not None else _i32(0))
-        one = hlo.dynamic_slice(operand, start, ir.DenseI64ArrayAttr.get([1] * len(shape)))
+        start = _i32(0) if token is None or partitioned else token
+        longest = max(range(len(shape)), key=lambda axis: shape[axis])
+        starts = [start if axis == longest else _i32(0) for axis in range(len(shape))]
+        one = hlo.dynamic_slice(operand, starts, ir.DenseI64ArrayAttr.get([1] * len(shape)))
         operand = hlo.reshape(_type((), kind.element_type), one)
     bits = _bits(operand, kind.element_type)
     return bits if token is None else hlo.add(token, bits)
@@ -238,46 +243,21 @@ def _bits(scalar: Any, element: Any) -> Any:
     return scalar if name == "i32" else hlo.convert(_word(), scalar)
 
 
-def _starts(shape: Sequence[int], token: Any) -> list[Any]:
-    longest = max(range(len(shape)), key=lambda axis: shape[axis])
-    return [token if axis == longest else _i32(0) for axis in range(len(shape))]
-
-
-def _update(operand: Any, token: Any) -> Any:
-    """The operand, one element of it written with its own value at an index that depends on `token`."""
-    kind = ir.RankedTensorType(operand.type)
-    shape = list(kind.shape)
-    if max(shape, default=1) == 1:  # the compiler sees that such an update replaces everything
-        return _select(operand, token)
-    starts = _starts(shape, token)
-    sizes = ir.DenseI64ArrayAttr.get([1] * len(shape))
-
-    def rewrite(x: Any) -> Any:
-        return hlo.dynamic_update_slice(x, hlo.dynamic_slice(x, starts, sizes), starts)
-
-    return _on_words(rewrite, operand) if str(kind.element_type).startswith("f8") else rewrite(operand)
-
-
 def _select(operand: Any, token: Any) -> Any:
     """The operand where a square is not 2 modulo 4, which is everywhere; the compiler does not know."""
     square = hlo.and_(hlo.multiply(token, token), _i32(3))
     direction = hlo.ComparisonDirectionAttr.get("NE")
     true = hlo.compare(square, _i32(2), direction)
-    return _on_words(lambda x: hlo.select(true, x, _zeros(ir.RankedTensorType(x.type))), operand)
-
-
-def _on_words(move: Callable[[Any], Any], operand: Any) -> Any:
-    """`move` applied to an array; to its words where the type is a narrow float.
-
-    The compiler widens narrow floats even to move them, which changes the bits of a NaN.
-    """
     kind = ir.RankedTensorType(operand.type)
     name = str(kind.element_type)
     width = 8 if name.startswith("f8") else 16 if name in ("f16", "bf16") else 0
     if not width:
-        return move(operand)
-    integers = _type(kind.shape, ir.IntegerType.get_signless(width))
-    return hlo.bitcast_convert(kind, move(hlo.bitcast_convert(integers, operand)))
+        return hlo.select(true, operand, _zeros(kind))
+    # Narrow floats are selected as integers: the compiler widens them even to move them, which changes the
+    # bits of a NaN.
+    words = _type(kind.shape, ir.IntegerType.get_signless(width))
+    chosen = hlo.select(true, hlo.bitcast_convert(words, operand), _zeros(words))
+    return hlo.bitcast_convert(kind, chosen)
 
 
 def _zeros(kind: Any) -> Any:

@@ -456,3 +456,54 @@ def register_split_rules(primitive: Any, staged: Callable[..., Any], in_call: Ca
 def register_lowering_in_place(primitive: Any, rule: Callable[..., Any], platform: str | None = None) -> None:
     """A lowering that sees the program's own values, where JAX would otherwise share it as a function."""
     mlir_internal.register_lowering(primitive, rule, platform=platform, cacheable=False)
+
+
+def bind_eqn(eqn: Any, operands: Sequence[Any]) -> list[Any]:
+    """Evaluates one equation on these operands, keeping its source line and name stack."""
+    params = eqn.primitive.get_bind_params(eqn.params)
+    stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    with eqn.ctx.manager, source_info_util.user_context(eqn.source_info.traceback, name_stack=stack):
+        out = eqn.primitive.bind(*operands, **params)
+    return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def constants_as_inputs(jaxpr: Any) -> Any:
+    """An open jaxpr whose first inputs are its constants."""
+    return partial_eval.convert_constvars_jaxpr(jaxpr)
+
+
+def with_leading(aval: Any, *sizes: int) -> Any:
+    """The type of a stack of values of this type: axes of these sizes in front. Keeps mesh and varying
+    axes."""
+    shape = (*sizes, *aval.shape)
+    if aval.sharding.mesh.empty:
+        return jax.core.ShapedArray(shape, aval.dtype)
+    spec = jax.sharding.PartitionSpec(*[None] * len(sizes), *aval.sharding.spec)
+    return aval.update(shape=shape, weak_type=False, sharding=jax.sharding.NamedSharding(aval.sharding.mesh, spec))
+
+
+def without_leading(aval: Any) -> Any:
+    """The type of one row of a stack."""
+    if aval.sharding.mesh.empty:
+        return jax.core.ShapedArray(aval.shape[1:], aval.dtype)
+    spec = jax.sharding.PartitionSpec(*tuple(aval.sharding.spec)[1:])
+    sharding = jax.sharding.NamedSharding(aval.sharding.mesh, spec)
+    return aval.update(shape=aval.shape[1:], weak_type=False, sharding=sharding)
+
+
+def as_struct(aval: Any) -> Any:
+    """A type as an argument of `jax.make_jaxpr`: of this mesh and varying axes where it has any."""
+    if isinstance(aval, jax.ShapeDtypeStruct):
+        return aval
+    more: dict[str, Any] = {}
+    if not aval.sharding.mesh.empty:
+        more = {"sharding": aval.sharding, "manual_axis_type": aval.manual_axis_type}
+    make: Any = jax.ShapeDtypeStruct
+    return make(aval.shape, aval.dtype, weak_type=bool(aval.weak_type), **more)
+
+
+def hide_from_source_lines(*paths: str) -> None:
+    """Lets equations recorded through these files (or folders, ending in a separator) show their caller's
+    line."""
+    for path in paths:
+        source_info_util.register_exclusion(path)

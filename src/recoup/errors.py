@@ -61,6 +61,12 @@ class EffectError(RecoupError, NotImplementedError):
     code = "E-EFFECT-001"
 
 
+class DiagnosticError(RecoupError, NotImplementedError):
+    """A diagnostic in a place that cannot return it."""
+
+    code = "E-DIAG-001"
+
+
 class RegionWarning(UserWarning):
     """A region, name or policy that does less than it seems to."""
 

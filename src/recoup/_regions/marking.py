@@ -70,17 +70,29 @@ def _mark_body(jaxpr: Any, unknown: Sequence[bool], marks: _Marks, times: int, *
             if isinstance(var, DropVar) or var in late:
                 continue
             name = named.by_value.get(var)
+            if eqn.primitive is diagnostic_p:
+                name = eqn.params["name"]
             if name is None and _policy_keeps(eqn, var, marks, times):
                 name = eqn.primitive.name
             if name is None and var in wanted:
                 name = RESULT
             if name is not None:
-                kept = Var(var.aval)
-                params = {"name": name, "kept": True}
-                eqns.append(_compat.new_eqn([var], [kept], keep_p, params, like=named.lines.get(var, eqn)))
-                env[var] = kept
+                eqns += _keep(var, name, named.lines.get(var, eqn), env)
     outvars = [v if isinstance(v, Literal) else env.get(v, v) for v in jaxpr.outvars]
     return jaxpr.replace(eqns=eqns, outvars=outvars)
+
+
+def _keep(var: Any, name: str, line: Any, env: dict[Any, Any]) -> list[Any]:
+    """The equations that keep a value, through its diagnostic if it has one, so that this is evaluated
+    once."""
+    source, eqns = var, []
+    if line.primitive is diagnostic_p and var not in line.outvars:
+        source = Var(var.aval)
+        eqns.append(line.replace(invars=[var], outvars=[source]))
+    kept = Var(var.aval)
+    eqns.append(_compat.new_eqn([source], [kept], keep_p, {"name": name, "kept": True}, like=line))
+    env[var] = kept
+    return eqns
 
 
 def _mark_loop(eqn: Any, unknown: Sequence[bool], marks: _Marks, times: int) -> Any:
@@ -114,7 +126,7 @@ def _named_values(jaxpr: Any, made: set[Any], marks: _Marks) -> _Named:
             if value in made and value not in named.by_value:
                 named.by_value[value] = name
                 named.lines[value] = eqn
-                if eqn.primitive is keep_p:
+                if ours:
                     named.dropped.add(id(eqn))
     return named
 
@@ -162,7 +174,7 @@ def report_recomputed_producers(first: Any, second: Any, region: str) -> None:
         return
     producer = {v: eqn for eqn in first.eqns for v in eqn.outvars}
     for eqn in first.eqns:
-        if eqn.primitive is not keep_p or eqn.params["name"] in (RESULT, *PRODUCTS):
+        if eqn.primitive is not keep_p or not eqn.params["kept"] or eqn.params["name"] in (RESULT, *PRODUCTS):
             continue
         product = _product_behind(eqn, producer, again)
         if product is not None:

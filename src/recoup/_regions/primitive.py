@@ -22,7 +22,7 @@ from jax.interpreters import ad, batching
 from recoup import _compat
 from recoup._barrier import barrier_p, barrier_params
 from recoup._regions import jaxprs, marking
-from recoup._regions.names import saveable
+from recoup._regions.names import diagnostic_p, saveable
 from recoup.errors import EmptyRegionError
 
 FORWARD = "forward"
@@ -99,13 +99,15 @@ def _partial_eval(
     second, used = _compat.dce_open(jaxprs.without_callbacks(second), wanted)
     used_kept, used_inputs = used[:num_kept], used[num_kept:]
     known_results = len(out_unknown) - sum(out_unknown)
-    first, used_known = _compat.dce_open(first, [*[True] * known_results, *used_kept])
+    seen = [v for eqn in first.eqns if eqn.primitive is diagnostic_p for v in eqn.outvars]
+    first = first.replace(outvars=[*first.outvars, *seen], debug_info=_compat.no_names(first))
+    first, used_known = _compat.dce_open(first, [*[True] * known_results, *used_kept, *[True] * len(seen)])
     marking.report_recomputed_producers(first, second, name)
 
     known = [t.pval.get_known() for t, u in zip(tracers, unknown, strict=True) if not u]
     with jax.named_scope(scope(name)):
         outs = jax.core.eval_jaxpr(first, (), *[x for x, u in zip(known, used_known, strict=True) if u])
-    results, kept = outs[:known_results], outs[known_results:]
+    results, kept = outs[:known_results], outs[known_results : len(outs) - len(seen)]
 
     operands = [trace.new_instantiated_const(x) for x in kept]
     operands += [trace.instantiate_const(t) for t, u in zip(tracers, used_inputs, strict=True) if u]

@@ -12,7 +12,7 @@ nothing is cached. Python values inside objects that are neither pytrees nor dat
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -44,6 +44,32 @@ def call_region(
       policy: what to keep; None for what `keep` names.
       allow_empty: whether a body without tensor operations is fine.
     """
+    traced = trace_call(body, f"recoup region {name!r}", where)
+    jaxpr, operands = jaxprs.inline(traced.jaxpr, only_regions=True), traced.operands
+    passed = {id(leaf) for leaf in _leaves(arguments)}
+    if jaxprs.records_nothing(jaxpr):
+        if not allow_empty:
+            _require_no_backward(arguments, name, policy)
+        return traced.rebuild(list(jax.core.eval_jaxpr(jaxpr, (), *operands)))
+    captured = [id(x) not in passed for x in operands]
+    return traced.rebuild(_bind(jaxpr, operands, captured, name, policy))
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedCall:
+    """A call as an open jaxpr, the values it reads, and its result with slots for the jaxpr's outputs."""
+
+    jaxpr: Any
+    operands: list[Any]
+    skeleton: Any
+
+    def rebuild(self, outs: Sequence[Any]) -> Any:
+        """The call's result, from the outputs of the jaxpr."""
+        return _map_leaves(lambda leaf: outs[leaf.index] if isinstance(leaf, _Slot) else leaf, self.skeleton)
+
+
+def trace_call(body: Callable[[], Any], label: str, where: str) -> TracedCall:
+    """Traces a function of nothing; `label` and `where` name it in errors about escaped tracers."""
     made: list[Any] = []
     skeleton: list[Any] = []
 
@@ -52,17 +78,8 @@ def call_region(
         skeleton.append(_map_leaves(lambda leaf: _take(leaf, made), result))
         return made
 
-    jaxpr, operands = _compat.trace_thunk(thunk, f"recoup region {name!r}", where)
-    jaxpr = jaxprs.inline(jaxpr, only_regions=True)
-    passed = {id(leaf) for leaf in _leaves(arguments)}
-    if jaxprs.records_nothing(jaxpr):
-        if not allow_empty:
-            _require_no_backward(arguments, name, policy)
-        outs = _evaluate(jaxpr, operands)
-    else:
-        captured = [id(x) not in passed for x in operands]
-        outs = _bind(jaxpr, operands, captured, name, policy)
-    return _map_leaves(lambda leaf: outs[leaf.index] if isinstance(leaf, _Slot) else leaf, skeleton[0])
+    jaxpr, operands = _compat.trace_thunk(thunk, label, where)
+    return TracedCall(jaxpr, operands, skeleton[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +94,6 @@ def _take(leaf: Any, made: list[Any]) -> Any:
         return leaf  # made outside: an argument or captured value handed on, or no array
     made.append(leaf)
     return _Slot(len(made) - 1)
-
-
-def _evaluate(jaxpr: Any, operands: list[Any]) -> list[Any]:
-    return list(jax.core.eval_jaxpr(jaxpr, (), *operands))
 
 
 def _require_no_backward(arguments: Any, name: str, policy: Policy | None) -> None:
@@ -101,7 +114,7 @@ def _bind(
 ) -> list[Any]:
     """The region's equation; references are read before it and written after it."""
     references = [i for i, x in enumerate(operands) if _compat.is_reference(jax.typeof(x))]
-    if not references:
+    if not references and not _compat.touches_references(jaxpr):
         return list(region_p.bind(*operands, **region_params(jaxpr, name, policy, captured, empty=False)))
     written = _compat.written_references(jaxpr)
     pure, consts = _compat.discharge(jaxpr)
