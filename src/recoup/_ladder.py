@@ -106,7 +106,7 @@ def build(traced: Traced, *, progress: Any = None) -> Ladder:
         else:
             flat = _loop_pairs.apply(traced.flat, pairs, choice)
             program = to_program(flat, traced.argument_names, traced.donated)
-        plan, rungs = ladder(program)
+        plan, rungs = ladder(program, **(dict(targets=6, resolutions=(8,)) if pairs else {}))
         variant = Variant(choice, flat, program, plan)
         price = sum(op.cost for op in program.ops) - plain_price
         for rung in rungs:
@@ -117,7 +117,7 @@ def build(traced: Traced, *, progress: Any = None) -> Ladder:
     return Ladder((first, *_spaced(front)), tuple(pairs), traced)
 
 
-def loop_choices(pairs: Sequence[Pair], limit: int = 20) -> list[tuple[int, ...]]:
+def loop_choices(pairs: Sequence[Pair], limit: int = 18) -> list[tuple[int, ...]]:
     """Trades for all pairs together, from "as they are" down: at each step the pair that frees most for its cost moves on."""
     state = [-1] * len(pairs)
     found = [tuple(state)]

@@ -16,11 +16,14 @@ import jax
 from recoup import _compat
 from recoup._compat import Literal, Var
 from recoup._inline import Flat, flatten
-from recoup._planner.mincut import Cut, sweep
+from recoup._planner.ladder import ladder
+from recoup._planner.mincut import Cut, front
 from recoup._program import ARGUMENT, Op, Program
+from recoup._rewrite import rewrite
 from recoup._trace import to_program
 
 RECOMPUTE_SCOPE = "recoup_recompute"
+FREE = 0.02  # of an iteration's cost: elementwise work that fusion mostly hides
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ def _pair(
     needed = {index[body.outvars[p]] for p in rows if not isinstance(body.outvars[p], Literal)}
     recomputable = [op.pure for op in program.ops]
     free = [v for v in range(len(program.values)) if program.values[v].producer < 0] + list(anyway)
-    cuts = sweep(program, needed, recomputable=recomputable, free=free)
+    cuts = front(program, needed, recomputable=recomputable, free=free)
     if len(cuts) < 2:
         return None
     return Pair(forward, backward, tuple(rows), body, program, tuple(cuts), scan.length)
@@ -117,15 +120,18 @@ def _with_source(program: Program, stored: Sequence[int], length: int) -> Progra
     return replace(program, ops=(*ops, pseudo), values=values)
 
 
-def apply(flat: Flat, pairs: Sequence[Pair], choice: Sequence[int]) -> Flat:
-    """The flat program with cut `choice[i]` applied to pair i (-1 leaves the pair as it is)."""
+def apply(flat: Flat, pairs: Sequence[Pair], choice: Sequence[int], share: float = FREE) -> Flat:
+    """The flat program with cut `choice[i]` applied to pair i (-1 leaves the pair as it is).
+
+    `share` is how much of an iteration's cost may be spent on lowering the peak inside an iteration.
+    """
     for pair, which in zip(pairs, choice, strict=True):
         if which >= 0:
-            flat = _apply_one(flat, pair, pair.cuts[which])
+            flat = _apply_one(flat, pair, pair.cuts[which], share)
     return flat
 
 
-def _apply_one(flat: Flat, pair: Pair, cut: Cut) -> Flat:
+def _apply_one(flat: Flat, pair: Pair, cut: Cut, share: float) -> Flat:
     first, second = flat.eqns[pair.forward], flat.eqns[pair.backward]
     f, b = _compat.scan_parts(first), _compat.scan_parts(second)
     body = pair.body
@@ -162,7 +168,8 @@ def _apply_one(flat: Flat, pair: Pair, cut: Cut) -> Flat:
         outvars.append(var)
         outer.append(stacked)
         row_of[v] = stacked
-    new_body = _compat.close_jaxpr(body.constvars, body.invars, outvars, body.eqns, body.consts)
+    # Flattened again: what only served a dropped residual is dead now.
+    new_body = flatten(_compat.close_jaxpr(body.constvars, body.invars, outvars, body.eqns, body.consts)).closed()
     forward = _scan_eqns(first, new_body, f, first.invars, outer)
 
     # The second scan: a row it read is read from what is kept, or computed again at the start of its body.
@@ -236,7 +243,7 @@ def _apply_one(flat: Flat, pair: Pair, cut: Cut) -> Flat:
     ]
     constvars = [*back.constvars, *body.constvars]
     consts = [*back.consts, *body.consts]
-    closed = _compat.close_jaxpr(constvars, invars, outs, [*clones, *eqns], consts)
+    closed = _planned(_compat.close_jaxpr(constvars, invars, outs, [*clones, *eqns], consts), share)
     b = b._replace(num_consts=b.num_consts + len(new_consts))
     backward = _scan_eqns(second, closed, b, outer_in, second.outvars)
 
@@ -246,6 +253,20 @@ def _apply_one(flat: Flat, pair: Pair, cut: Cut) -> Flat:
     if len(forward) != 1 or len(backward) != 1:
         raise AssertionError("a rebuilt scan is one equation")
     return replace(flat, eqns=tuple(rebuilt))
+
+
+def _planned(closed: Any, share: float) -> Any:
+    """The second body with its own plan: barriers, and what lowers its peak for at most `share` of its cost.
+
+    The body is a small step itself: what it recomputes comes early, its backward part late.
+    """
+    flat = flatten(closed)
+    program = to_program(flat)
+    plan, rungs = ladder(program, targets=10, resolutions=(8,))
+    total = sum(op.cost for op in program.ops)
+    affordable = [rung for rung in rungs[1:] if rung.cost <= share * total]
+    schedule = affordable[-1].schedule if affordable else range(len(program.ops))
+    return rewrite(flat, program, plan, schedule).closed()
 
 
 def _scan_eqns(

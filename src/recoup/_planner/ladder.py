@@ -6,7 +6,7 @@ front of (peak, cost) is the ladder. `fit` walks it, so a smaller budget never g
 Limits: peaks here are the machine's; the memory model and the compiler have the last word.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -15,7 +15,7 @@ import numpy as np
 from recoup._planner.assign import assign
 from recoup._planner.layout import Layout, Zones, layout, zones
 from recoup._planner.machine import execute
-from recoup._planner.options import choices, choose, levels
+from recoup._planner.options import Choices, choices, choose, levels
 from recoup._program import Program
 
 
@@ -30,8 +30,16 @@ class Rung:
     flops: float
 
 
-def ladder(program: Program, *, targets: int = 24) -> tuple[Layout, list[Rung]]:
-    """The rungs from the plain program down. The first rung recomputes nothing."""
+def ladder(
+    program: Program, *, targets: int = 24, resolutions: Sequence[int] = (4, 8, 16, 32, 64)
+) -> tuple[Layout, list[Rung]]:
+    """The rungs from the plain program down. The first rung recomputes nothing.
+
+    Args:
+      program: what to plan.
+      targets: how many peaks to aim at, for each division into zones.
+      resolutions: into how many zones to divide an epoch; those with less than eight operations a zone are left out.
+    """
     plan = layout(program)
     plain = execute(program, range(len(program.ops)), plan.window)
     first = Rung(tuple(range(len(program.ops))), frozenset(), plain.peak_bytes, 0.0, plain.flops)
@@ -45,7 +53,7 @@ def ladder(program: Program, *, targets: int = 24) -> tuple[Layout, list[Rung]]:
             run = execute(program, schedule, plan.window)
             rungs[schedule] = Rung(schedule, kept, run.peak_bytes, run.cost, run.flops)
 
-    for count in _resolutions(program):
+    for count in [n for n in resolutions if n <= max(4, len(program.ops) // 8)]:
         parts = zones(program, plan, count)
         found = choices(program, plan, parts)
         lowest = _lowest(found)
@@ -79,14 +87,8 @@ def pareto_by(items: Iterable[P], below: int) -> list[P]:
     return front
 
 
-def _resolutions(program: Program) -> list[int]:
-    return [n for n in (4, 8, 16, 32, 64) if n <= max(4, len(program.ops) // 8)]
-
-
-def _lowest(found: object) -> int:
-    from recoup._planner.options import Choices
-
-    assert isinstance(found, Choices)
+def _lowest(found: Choices) -> int:
+    """The lowest peak for which there is a choice, within half a percent."""
     low, high = 0, max((o.high_bytes + o.kept_bytes for z in found.options for o in z), default=0) * 64
     while high - low > max(1, high // 256):
         middle = (low + high) // 2

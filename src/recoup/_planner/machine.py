@@ -131,6 +131,11 @@ def _memory(
     np.add.at(change, np.arange(steps), size)
     np.add.at(change, end_of + 1, -size)
     live = np.cumsum(change)[:-1] + workspace
+    # An elementwise result takes the memory of an operand of its size that it is the last to read.
+    ending = {(end, amount) for step, (end, amount) in enumerate(zip(ends, sizes, strict=True)) if end != step}
+    for step in range(steps):
+        if buffered[step] and ops[schedule[step]].fusible and (step, sizes[step]) in ending:
+            live[step] -= sizes[step]
     hosted = _hosted(program, schedule, size, end_of)
     return [int(now) for now in live - hosted]
 

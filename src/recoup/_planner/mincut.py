@@ -135,6 +135,35 @@ def sweep(
     return sorted(found.values(), key=lambda c: -c.bytes)
 
 
+def front(
+    program: Program,
+    needed: Collection[int],
+    *,
+    recomputable: Sequence[bool],
+    free: Collection[int] = (),
+    most_heavy: int = 6,
+) -> list[Cut]:
+    """Cuts between those of the hull too: the Pareto front over which heavy operations may run again.
+
+    The hull skips every trade inside a dent. With few heavy operations (`most_heavy`, the dearest) each subset of them is tried.
+    """
+    hull = sweep(program, needed, recomputable=recomputable, free=free)
+    again = sorted({o for cut in hull for o in cut.recomputed if program.ops[o].heavy}, key=lambda o: -program.ops[o].cost)
+    found = {cut.kept: cut for cut in hull}
+    chosen = again[:most_heavy]
+    for mask in range(2 ** len(chosen) - 1):
+        allowed = list(recomputable)
+        for i, o in enumerate(chosen):
+            allowed[o] = bool(mask >> i & 1)
+        for cut in sweep(program, needed, recomputable=allowed, free=free, limit=4):
+            found.setdefault(cut.kept, cut)
+    best: list[Cut] = []
+    for cut in sorted(found.values(), key=lambda c: (c.cost, c.bytes)):
+        if not best or cut.bytes < best[-1].bytes:
+            best.append(cut)
+    return best
+
+
 def recomputed(
     program: Program,
     needed: Collection[int],
