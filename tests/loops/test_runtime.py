@@ -11,7 +11,8 @@ from recoup._loops import runtime, schedules
 
 
 def test_split_is_the_schedules_split():
-    split = jax.jit(jax.vmap(runtime.split))
+    reaches = runtime.table(20)
+    split = jax.jit(jax.vmap(lambda n, s: runtime.split(n, s, reaches)))
     n, s = (jnp.asarray(a.ravel(), jnp.int32) for a in np.meshgrid(np.arange(1, 251), np.arange(1, 21)))
     expected = [max(schedules.split(int(a), int(b)), 1) for a, b in zip(n, s, strict=True)]
     assert split(n, s).tolist() == expected
@@ -21,7 +22,7 @@ def test_split_is_the_schedules_split():
     ("n", "slots"), [(10**6, 200), (10**6, 3), (10**7, 500), (10**8, 64), (2**30, 64), (2**30, 2)]
 )
 def test_split_of_long_loops(n, slots):
-    got = int(jax.jit(runtime.split)(jnp.int32(n), jnp.int32(slots)))
+    got = int(jax.jit(lambda n, s: runtime.split(n, s, runtime.table(slots)))(jnp.int32(n), jnp.int32(slots)))
     assert 1 <= got < n
     if slots > 2 and n < runtime.LIMIT:
         assert got == pytest.approx(schedules.split(n, slots), rel=0.01)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from recoup._loops import capture as cap
+from recoup._loops.capture import has_debug
 from recoup._loops.choose import LoopPlan
 from recoup._loops.compute import run_p
 from recoup._loops.nested import segment_scan
@@ -76,9 +77,9 @@ def scan(
     n = length_of(xs, length)
     traced = trace_scan(f, init, xs, n)
     plan = plan_scan(traced, n, checkpoints, budget, method)
-    if plan.method in ("all", "levels") and traced.body.jaxpr.effects and plan.method == "levels":
+    if plan.method == "levels" and has_debug(traced.body.jaxpr):
         plan = plan_scan(traced, n, None, None, "binomial")  # its forward pass alone prints
-    if plan.method == "all":
+    if plan.method == "all" or n == 0:
         return jax.lax.scan(f, traced.init_tree(), xs, length=n, reverse=reverse, unroll=unroll)
     if plan.method == "levels":
         levels = plan.chosen

@@ -71,10 +71,12 @@ def run_batch(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, loop:
     counted = counts_members(loop, steps, stop)
     many = batch_loop(loop, size, steps, on_consts, carry, on_xs, _axis(axis_data))
     consts = _place(consts, dc, on_consts, 0, size)
+    init, xs = _place(init, di, carry, 0, size), _place(xs, dx, on_xs, 1, size)
     if steps:
         count = jnp.moveaxis(count, dims[0], 0)
         consts = [*consts, count]
-    init, xs = _place(init, di, carry, 0, size), _place(xs, dx, on_xs, 1, size)
+    if stop:
+        consts = [*consts, *init]
     most = jnp.max(count, initial=0) if steps else count
     zeros = [jnp.zeros((size,), jnp.int32)] if counted else []
     outs = run_p.bind(most, *consts, *init, *zeros, *xs, loop=many, save=save)
@@ -138,10 +140,11 @@ def rest_batch(
         on_xs = _or(on_xs, spread(group.xs, g_xs, False))
     carry, ys, _ = batch_masks(loop, steps, on_consts, on_init, on_xs)
     many = batch_loop(loop, size, steps, on_consts, carry, on_xs, _axis(axis_data))
+    starts = _place(init, di, carry, 0, size)
     moved = [
         *_place(consts, dc, on_consts, 0, size),
-        *([count] if steps else []),
-        *_place(init, di, carry, 0, size),
+        *([count, *starts] if steps else []),
+        *starts,
         *_place(xs, dx, on_xs, 1, size),
         jnp.max(count, initial=0) if steps else count,
         *cache[1:4],
@@ -162,7 +165,9 @@ def rest_batch(
         moved += _place(rest[at : at + n], dr[at : at + n], flags, axis, size)
         at += n
     if steps:
-        params = {k: _one_more_const(v) if isinstance(v, Active) else v for k, v in params.items()}
+        params = {
+            k: _more_consts(v, 1 + len(init)) if isinstance(v, Active) else v for k, v in params.items()
+        }
     outs = prim.bind(*moved, **{**params, "loop": many})
     if linear:
         out_dims = [*_dims(pick(on_consts, active.consts), 0), *_dims(pick(carry, active.init), 0)]
@@ -172,5 +177,5 @@ def rest_batch(
     return outs, out_dims
 
 
-def _one_more_const(active: Active) -> Active:
-    return replace(active, consts=(*active.consts, False))
+def _more_consts(active: Active, extra: int) -> Active:
+    return replace(active, consts=(*active.consts, *[False] * extra))

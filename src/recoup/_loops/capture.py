@@ -19,6 +19,8 @@ from recoup._loops.spec import call, trace
 from recoup.errors import EffectError
 
 DEBUG_EFFECTS = {"DebugEffect", "OrderedDebugEffect"}
+# says that a collective names a mesh axis; nothing happens twice
+HARMLESS_EFFECTS = {"NamedAxisEffect"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def capture(fun: Callable[..., Any], avals: Sequence[Any], leading: int = 0) -> 
 
 def refuse_effects(closed: Any) -> None:
     """Raise for an effect that a reverse pass would repeat."""
-    bad = [e for e in closed.effects if type(e).__name__ not in DEBUG_EFFECTS]
+    bad = [e for e in closed.effects if type(e).__name__ not in DEBUG_EFFECTS | HARMLESS_EFFECTS]
     if not bad:
         return
     kinds = ", ".join(sorted({type(e).__name__ for e in bad}))
@@ -72,9 +74,14 @@ def refuse_effects(closed: Any) -> None:
     )
 
 
+def has_debug(closed: Any) -> bool:
+    """Whether it prints or calls back for debugging."""
+    return any(type(e).__name__ in DEBUG_EFFECTS for e in closed.effects)
+
+
 def quiet(closed: Any) -> Any:
     """The same jaxpr without its debug prints and callbacks, for the steps that are run again."""
-    if not closed.effects:
+    if not has_debug(closed):
         return closed
     jaxpr, consts = _compat.open_jaxpr(closed)
     silent = _without_debug(jaxpr)
@@ -85,7 +92,7 @@ def quiet(closed: Any) -> Any:
 def _without_debug(jaxpr: Any) -> Any:
     eqns = []
     for eqn in jaxpr.eqns:
-        if not eqn.effects:
+        if not has_debug(eqn):
             eqns.append(eqn)
         elif any(_is_jaxpr(p) or _holds_jaxprs(p) for p in eqn.params.values()):
             params = {k: _quiet_param(p) for k, p in eqn.params.items()}

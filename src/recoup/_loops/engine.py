@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from recoup import _compat
 from recoup._loops import runtime
 from recoup._loops.schedules import held_online
 from recoup._loops.spec import Active, Loop, invert, merge, pick, spread
@@ -46,7 +47,7 @@ class Cache:
 
 def plain(loop: Loop, count: Any, consts: State, init: State, xs: State) -> tuple[State, State, Any]:
     """Run without storing anything: (carry, ys, steps run)."""
-    ys = _empty_ys(loop, init, consts, xs)
+    ys = _empty_ys(loop)
     if loop.cond is None:
         carry, ys = advance(loop, count, consts, xs, jnp.int32(0), count, init, ys)
         return carry, ys, count
@@ -65,6 +66,8 @@ def forward(loop: Loop, count: Any, consts: State, init: State, xs: State) -> tu
             loop, count, consts, init, xs, Cache(count, jnp.int32(0), positions, rows, slots)
         )
 
+    reaches = runtime.table(loop.slots)
+
     def more(state: Any) -> Any:
         return state[0] < count
 
@@ -73,11 +76,11 @@ def forward(loop: Loop, count: Any, consts: State, init: State, xs: State) -> tu
         slots = _store(slots, depth, carry)
         positions = lax.dynamic_update_index_in_dim(positions, p, depth, 0)
         last = count - 1
-        end = jnp.where(p >= last, count, p + runtime.split(count - p, loop.slots - depth))
+        end = jnp.where(p >= last, count, p + runtime.split(count - p, loop.slots - depth, reaches))
         carry, ys = advance(loop, count, consts, xs, p, end, carry, ys)
         return end, depth + 1, positions, carry, ys, slots
 
-    ys = _empty_ys(loop, init, consts, xs)
+    ys = _empty_ys(loop)
     zero = jnp.int32(0)
     _, depth, positions, carry, ys, slots = lax.while_loop(
         more, stretch, (zero, zero, positions, init, ys, slots)
@@ -136,27 +139,36 @@ def backward(
     acc_consts = [jnp.zeros_like(c) for c in pick(consts, active.consts)]
     acc_xs = [jnp.zeros_like(x) for x in pick(xs, active.xs)]
 
+    reaches = runtime.table(loop.slots)
+
     def descend(state: Any) -> Any:
-        step, top, positions, slots = state
-        p = positions[top]
-        carry = _load(slots, cache.rows[top])
-        end = p + runtime.split(step + 1 - p, loop.slots - top)
+        step, p, top, positions, carry, slots = state
+        end = p + runtime.split(step + 1 - p, loop.slots - top, reaches)
         carry, _ = advance(loop, count, consts, xs, p, end, carry, None)
-        positions = lax.dynamic_update_index_in_dim(positions, end, top + 1, 0)
-        return step, top + 1, positions, _store(slots, cache.rows[top + 1], carry)
+
+        # Zero or one trip: a loop that does not run leaves the slots where they are, a branch copies them.
+        def store(state: Any) -> Any:
+            _, top, positions, slots = state
+            positions = lax.dynamic_update_index_in_dim(positions, end, top + 1, 0)
+            return False, top + 1, positions, _store(slots, cache.rows[top + 1], carry)
+
+        wanted = (end < step, top, positions, slots)
+        _, top, positions, slots = lax.while_loop(lambda s: s[0], store, wanted)
+        return step, end, top, positions, carry, slots
 
     def reverse(state: Any) -> Any:
         step, top, positions, slots, ct, acc_consts, acc_xs = state
-        _, top, positions, slots = lax.while_loop(
-            lambda s: s[2][s[1]] < s[0], descend, (step, top, positions, slots)
-        )
-        carry = _load(slots, cache.rows[top])
+        p = positions[top]
+        exact = p == step
+        start = (step, p, top, positions, _load(slots, cache.rows[top]), slots)
+        _, _, top, positions, carry, slots = lax.while_loop(lambda s: s[1] < s[0], descend, start)
+        top = jnp.where(exact, top - 1, top)
         i = _index(loop, count, step)
         ct_y = [None if c is None else lax.dynamic_index_in_dim(c, i, 0, keepdims=False) for c in ct_ys]
         g_consts, ct, g_xs = adjoint(i, consts, carry, _read(xs, i), ct, ct_y)
         acc_consts = [a + g for a, g in zip(acc_consts, g_consts, strict=True)]
         acc_xs = [lax.dynamic_update_index_in_dim(a, g, i, 0) for a, g in zip(acc_xs, g_xs, strict=True)]
-        return step - 1, top - 1, positions, slots, ct, acc_consts, acc_xs
+        return step - 1, top, positions, slots, ct, acc_consts, acc_xs
 
     state = (count - 1, cache.depth - 1, cache.positions, cache.slots, ct_carry, acc_consts, acc_xs)
     *_, ct, acc_consts, acc_xs = lax.while_loop(lambda s: s[0] >= 0, reverse, state)
@@ -247,19 +259,20 @@ def _rows_like(a: Any, rows: int) -> Any:
     return jnp.broadcast_to(a[None], (rows, *a.shape))
 
 
-def _empty_ys(loop: Loop, init: State, consts: State, xs: State) -> State:
+def _empty_ys(loop: Loop) -> State:
     if not loop.num_ys:
         return []
     if loop.length is None:
         raise AssertionError("a loop with outputs has a static length")
-    *_, ys = loop.avals()
-    return [_zeros((loop.length, *a.shape), a.dtype) for a in ys]
+    *_, rows = loop.avals()
+    return [_zeros(_compat.with_leading(a, loop.length)) for a in rows]
 
 
-def _zeros(shape: tuple[int, ...], dtype: Any) -> Any:
-    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        return jnp.broadcast_to(jax.random.key(0, impl=jax.random.key_impl(jnp.empty((), dtype))), shape)
-    return jnp.zeros(shape, dtype)
+def _zeros(aval: Any) -> Any:
+    if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        impl = jax.random.key_impl(jnp.empty((), aval.dtype))
+        return jnp.broadcast_to(jax.random.key(0, impl=impl), aval.shape)
+    return _compat.zeros_of(aval)
 
 
 __all__ = ["Cache", "advance", "backward", "forward", "plain", "spread"]

@@ -11,7 +11,7 @@ from recoup import _compat
 from recoup._budget import parse_budget
 from recoup._loops import capture as cap
 from recoup._loops.choose import LoopPlan, Sizes, choose
-from recoup._loops.spec import Loop, ShapeDtype, call, differentiable, struct, trace
+from recoup._loops.spec import Loop, ShapeDtype, call, differentiable, trace
 from recoup.errors import BudgetSyntaxError
 
 INDEX = ShapeDtype((), np.int32)
@@ -92,10 +92,15 @@ def fixed_point(
 
 
 def _strong(aval: Any) -> Any:
-    plain = struct(aval)
-    if getattr(plain, "weak_type", False):
-        return ShapeDtype(plain.shape, plain.dtype)
-    return plain
+    """The type without weakness: a weak type would not survive the loop's first step."""
+    return aval if isinstance(aval, jax.ShapeDtypeStruct) else aval.strip_weak_type()
+
+
+def _row(x: Any) -> Any:
+    aval = aval_of(x)
+    if isinstance(aval, jax.ShapeDtypeStruct):
+        return ShapeDtype(aval.shape[1:], aval.dtype)
+    return _compat.without_leading(aval)
 
 
 def _strengthen(a: Any) -> Any:
@@ -105,7 +110,7 @@ def _strengthen(a: Any) -> Any:
 def trace_scan(f: Callable[..., Any], init: Any, xs: Any, n: int) -> Traced:
     leaves, tree = flat(init)
     x_leaves, x_tree = flat(xs)
-    rows = [ShapeDtype(aval_of(x).shape[1:], aval_of(x).dtype) for x in x_leaves]
+    rows = [_row(x) for x in x_leaves]
     k = len(leaves)
 
     def body(_: Any, *args: Any) -> Any:
@@ -116,7 +121,7 @@ def trace_scan(f: Callable[..., Any], init: Any, xs: Any, n: int) -> Traced:
 
 
 def quiet_body(captured: cap.Captured) -> Any:
-    return cap.quiet(captured.jaxpr) if captured.jaxpr.effects else None
+    return cap.quiet(captured.jaxpr) if cap.has_debug(captured.jaxpr) else None
 
 
 def with_condition(body: cap.Captured, test: cap.Captured, carry: int, slots: int) -> Loop:
@@ -126,8 +131,8 @@ def with_condition(body: cap.Captured, test: cap.Captured, carry: int, slots: in
     values = [_strong(a) for a in list(body.jaxpr.in_avals)[1 + nb :]]
     whole_body = trace(lambda i, *a: call(body.jaxpr, i, *a[:nb], *a[nb + nt :]), [INDEX, *consts, *values])
     whole_test = trace(lambda *a: call(test.jaxpr, *a[nb:]), [*consts, *values])
-    quiet = cap.quiet(whole_body) if whole_body.effects else None
-    cond = cap.quiet(whole_test) if whole_test.effects else whole_test
+    quiet = cap.quiet(whole_body) if cap.has_debug(whole_body) else None
+    cond = cap.quiet(whole_test)
     return Loop(whole_body, nb + nt, carry, 0, 0, slots, cond=cond, quiet_body=quiet)
 
 
@@ -159,7 +164,7 @@ def _sizes(captured: cap.Captured, init: list[Any], xs: list[Any]) -> Sizes:
     state = sum(_bytes(a) for a in init)
     weights = [c for c in captured.consts if differentiable(c)]
     body, nc = captured.jaxpr, len(captured.consts)
-    avals = [struct(a) for a in body.in_avals]
+    avals = [_compat.as_struct(a) for a in body.in_avals]
     floats = [differentiable(a) for a in avals]
 
     def kept(*args: Any) -> Any:

@@ -28,6 +28,7 @@ import jax
 import numpy as np
 from jax.interpreters import ad, batching, mlir
 
+from recoup import _compat
 from recoup._loops import rules
 from recoup._loops.batch import batched, rest_batch, run_batch
 from recoup._loops.compute import (
@@ -45,33 +46,29 @@ from recoup._loops.compute import (
 from recoup._loops.spec import Active, Loop, pick
 
 
-def _aval(a: Any, *leading: int) -> Any:
-    varying = getattr(a, "vma", None)
-    more = {"vma": varying} if varying else {}
-    return jax.core.ShapedArray((*leading, *a.shape), a.dtype, **more)
-
-
 def _run_types(*avals: Any, loop: Loop, save: bool) -> State:
     _, init, _, ys = loop.avals()
-    outs = [*[_aval(a) for a in init], *[_aval(a, loop.length or 0) for a in ys]]
+    outs = [_compat.with_leading(a) for a in init]
+    outs += [_compat.with_leading(a, loop.length or 0) for a in ys]
     if save:
         scalar = jax.core.ShapedArray((), np.dtype(np.int32))
         index = jax.core.ShapedArray((loop.slots + 1,), np.dtype(np.int32))
-        outs += [scalar, scalar, index, index, *[_aval(a, loop.slots + 1) for a in init]]
+        outs += [scalar, scalar, index, index, *[_compat.with_leading(a, loop.slots + 1) for a in init]]
     return outs
 
 
 def _tangent_types(*avals: Any, loop: Loop, active: Active) -> State:
     _, init, _, ys = loop.avals()
     return [
-        *[_aval(a) for a in pick(init, active.carry)],
-        *[_aval(a, loop.length or 0) for a in pick(ys, active.ys)],
+        *[_compat.with_leading(a) for a in pick(init, active.carry)],
+        *[_compat.with_leading(a, loop.length or 0) for a in pick(ys, active.ys)],
     ]
 
 
 def _reverse_types(*avals: Any, loop: Loop, active: Active, cts: Any) -> State:
     consts, init, xs, *_ = parts(loop, avals)
-    return [_aval(a) for a in [*pick(consts, active.consts), *pick(init, active.init), *pick(xs, active.xs)]]
+    wanted = [*pick(consts, active.consts), *pick(init, active.init), *pick(xs, active.xs)]
+    return [_compat.with_leading(a) for a in wanted]
 
 
 def _second_types(*avals: Any, loop: Loop, active: Active, cts: Any, outer: Active, dcts: Any) -> State:

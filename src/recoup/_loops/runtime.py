@@ -10,27 +10,44 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 LIMIT = 2**30
+COLUMNS = 24
 
 
-def split(n: jax.Array, slots: jax.Array) -> jax.Array:
+def table(slots: int) -> np.ndarray[Any, Any]:
+    """int32[slots + 1, COLUMNS]: what `s` slots reach with `t` repeats, C(s+t, t), clipped to LIMIT."""
+    rows = []
+    for s in range(slots + 1):
+        row, reached = [], 1
+        for t in range(COLUMNS):
+            reached = 1 if t == 0 else reached * (s + t) // t
+            row.append(min(reached, LIMIT))
+        rows.append(row)
+    return np.asarray(rows, np.int32)
+
+
+def split(n: jax.Array, slots: jax.Array, reaches: np.ndarray[Any, Any]) -> jax.Array:
     """How far to advance before the next store: int32 scalars in, an int32 scalar in [1, max(n - 1, 1)] out.
 
-    For `slots <= 1` the answer is `n - 1`: straight to the step that is reversed next.
+    For `slots <= 1` the answer is `n - 1`: straight to the step that is reversed next. `reaches` is `table`
+    of the most slots that are asked about. Beyond its columns (few slots and a very long loop) the numbers
+    are continued one by one.
     """
     s = jnp.maximum(slots, 2)
-
+    row = jnp.asarray(reaches)[jnp.minimum(s, reaches.shape[0] - 1)]
     # (t, C(s+t, t), C(s+t-1, t-1), C(s+t-2, t-2)): what s slots reach with t, t-1, t-2 repeats
+    t = jnp.minimum(jnp.sum(row < n, dtype=jnp.int32), COLUMNS - 1)
+
     def grow(state: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
         t, now, before, _ = state
         t = t + 1
-        step = _muldiv(now, s, t)
-        return t, jnp.minimum(now + step, LIMIT), now, before
+        return t, jnp.minimum(now + _muldiv(now, s, t), LIMIT), now, before
 
-    one = jnp.int32(1)
-    t, now, _, before2 = lax.while_loop(lambda st: st[1] < n, grow, (jnp.int32(0), one, one, one))
+    start = (t, row[t], row[jnp.maximum(t - 1, 0)], row[jnp.maximum(t - 2, 0)])
+    t, now, _, before2 = lax.while_loop(lambda st: st[1] < n, grow, start)
     # C(s-1+t, t) = C(s+t, t) * s / (s+t): what s-1 slots reach with t repeats
     fewer = _muldiv(now, s, s + t)
     best = jnp.maximum(before2, n - fewer)

@@ -156,7 +156,8 @@ def thin(positions: list[int], rows: list[int], stride: int) -> tuple[list[int],
 def held_online(slots: int) -> int:
     """How many of `slots` the forward pass of `online` fills; the rest serve the reverse of the last
     stretch."""
-    return slots if slots <= 2 else max(2, slots * 9 // 10)
+    tenths = 7 if slots <= 12 else 8 if slots <= 32 else 9
+    return slots if slots <= 2 else max(2, slots * tenths // 10)
 
 
 def online(n: int, slots: int) -> Iterator[Action]:

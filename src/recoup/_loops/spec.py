@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from recoup import _compat
+
 Mask = tuple[bool, ...]
 ShapeDtype: Any = jax.ShapeDtypeStruct
 
@@ -82,15 +84,7 @@ def call(jaxpr: Any, *args: Any) -> list[Any]:
 
 def trace(fun: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> Any:
     """The closed jaxpr of a function of flat arrays."""
-    return jax.make_jaxpr(fun)(*[struct(a) for a in avals])
-
-
-def struct(aval: Any) -> Any:
-    """An abstract value as an argument of `jax.make_jaxpr`."""
-    varying = getattr(aval, "vma", None)
-    extra = {"vma": varying} if varying else {}
-    weak = {"weak_type": True} if getattr(aval, "weak_type", False) else {}
-    return ShapeDtype(aval.shape, aval.dtype, **extra, **weak)
+    return jax.make_jaxpr(fun)(*[_compat.as_struct(a) for a in avals])
 
 
 def differentiable(x: Any) -> bool:
@@ -225,45 +219,45 @@ def batch_loop(
     """The loop of a whole batch; batched operands have the batch in front (in `x` and `y` too).
 
     Where members stop at different times the loop runs until the last has stopped and holds the others still.
-    With `steps` (a trip count per member) the counts are one more const, the last; a condition that differs
-    between members counts each member's steps in one more carry, the last.
+    With `steps` (a trip count per member) the counts are one more const; a condition that differs between
+    members counts each member's steps in one more carry, the last. In both cases the initial carry follows as
+    consts: a member that has stopped is fed the state that it started from, because the body may have no
+    derivative at the state that it stopped at (a step size that has become 0), and 0 times infinity is not 0.
     """
     loop = loop.silent()  # a print of a whole batch is not what the user wrote
     carry, ys, stop = batch_masks(loop, steps, consts, carry, xs)
     c_avals, k_avals, x_avals, _ = loop.avals()
     nc, nk = loop.num_consts, loop.num_carry
-    counted = counts_members(loop, steps, stop)
+    counted, extra = counts_members(loop, steps, stop), extra_consts(loop, steps, stop)
 
     def body(i: Any, *flat: Any) -> list[Any]:
         c = list(flat[:nc])
-        rest = list(flat[nc + steps :])
+        safe = list(flat[nc + steps : nc + extra])
+        rest = list(flat[nc + extra :])
         k, x = rest[:nk], rest[nk + counted :]
 
-        def one(c: list[Any], n: Any, k: list[Any], x: list[Any]) -> tuple[list[Any], Any, list[Any]]:
-            new, y = loop.step(i, c, k, x)
-            going: Any = True
-            if stop:
-                going = i < n if steps else loop.more(c, k)
-                new = [
-                    jax.lax.select(jnp.broadcast_to(going, a.shape), a, b)
-                    for a, b in zip(new, k, strict=True)
-                ]
-            return new, jnp.int32(going), y
+        def one(c: Any, n: Any, safe: Any, k: Any, x: Any) -> tuple[list[Any], Any, list[Any]]:
+            if not stop:
+                new, y = loop.step(i, c, k, x)
+                return new, jnp.int32(1), y
+            going = i < n if steps else loop.more(c, k)
+            new, y = loop.step(i, c, _select(going, k, safe), x)
+            return _select(going, new, k), jnp.int32(going), y
 
         n = flat[nc] if steps else jnp.int32(0)
         new, went, y = jax.vmap(
             one,
-            in_axes=(_axes(consts), 0 if steps else None, _axes(carry), _axes(xs)),
+            in_axes=(_axes(consts), 0 if steps else None, [0] * len(safe), _axes(carry), _axes(xs)),
             axis_size=size,
             **axis,
-        )(c, n, k, x)
+        )(c, n, safe, k, x)
         # what does not differ between members is taken from the first: some batching rules batch every output
         new = [a if m else a[0] for a, m in zip(new, carry, strict=True)]
         y = [a if m else a[0] for a, m in zip(y, ys, strict=True)]
         return [*new, *([rest[nk] + went] if counted else []), *y]
 
     def more(*flat: Any) -> list[Any]:
-        c, k = list(flat[:nc]), list(flat[nc + steps : nc + steps + nk])
+        c, k = list(flat[:nc]), list(flat[nc + extra : nc + extra + nk])
         return [
             jnp.any(
                 jax.vmap(
@@ -277,13 +271,14 @@ def batch_loop(
 
     counts = [ShapeDtype((size,), np.int32)] if steps else []
     c_in, k_in, x_in = _many(c_avals, consts, size), _many(k_avals, carry, size), _many(x_avals, xs, size)
+    safe_in = list(k_in) if stop else []
     if counted:
         k_in = [*k_in, ShapeDtype((size,), np.int32)]
     return replace(
         loop,
-        body=trace(body, [*loop.body.in_avals[:1], *c_in, *counts, *k_in, *x_in]),
-        cond=None if loop.cond is None else trace(more, [*c_in, *counts, *k_in]),
-        num_consts=nc + steps,
+        body=trace(body, [*loop.body.in_avals[:1], *c_in, *counts, *safe_in, *k_in, *x_in]),
+        cond=None if loop.cond is None else trace(more, [*c_in, *counts, *safe_in, *k_in]),
+        num_consts=nc + extra,
         num_carry=nk + counted,
     )
 
@@ -293,7 +288,16 @@ def _axes(mask: Sequence[bool]) -> list[int | None]:
 
 
 def _many(avals: Sequence[Any], mask: Sequence[bool], size: int) -> list[Any]:
-    return [ShapeDtype((size, *a.shape), a.dtype) if m else a for a, m in zip(avals, mask, strict=True)]
+    return [_compat.with_leading(a, size) if m else a for a, m in zip(avals, mask, strict=True)]
+
+
+def _select(going: Any, a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+    return [jax.lax.select(jnp.broadcast_to(going, x.shape), x, y) for x, y in zip(a, b, strict=True)]
+
+
+def extra_consts(loop: Loop, steps: bool, stop: bool) -> int:
+    """How many consts `batch_loop` adds: trip counts, and states to feed to members that have stopped."""
+    return steps + (loop.num_carry if stop else 0)
 
 
 def counts_members(loop: Loop, steps: bool, stop: bool) -> bool:
