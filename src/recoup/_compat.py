@@ -479,7 +479,8 @@ def with_leading(aval: Any, *sizes: int) -> Any:
     if aval.sharding.mesh.empty:
         return jax.core.ShapedArray(shape, aval.dtype)
     spec = jax.sharding.PartitionSpec(*[None] * len(sizes), *aval.sharding.spec)
-    return aval.update(shape=shape, weak_type=False, sharding=jax.sharding.NamedSharding(aval.sharding.mesh, spec))
+    sharding = jax.sharding.NamedSharding(aval.sharding.mesh, spec)
+    return aval.update(shape=shape, weak_type=False, sharding=sharding)
 
 
 def without_leading(aval: Any) -> Any:
@@ -507,3 +508,10 @@ def hide_from_source_lines(*paths: str) -> None:
     line."""
     for path in paths:
         source_info_util.register_exclusion(path)
+
+
+def zeros_of(aval: Any) -> Any:
+    """Zeros of a type, varying over the mesh axes that it varies over."""
+    zeros = jax.numpy.zeros(aval.shape, aval.dtype)
+    axes = tuple(getattr(aval.manual_axis_type, "varying", ()))
+    return jax.lax.pcast(zeros, axes, to="varying") if axes else zeros
