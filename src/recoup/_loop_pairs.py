@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from recoup import _compat
+from recoup import _compat, _memory
 from recoup._compat import Literal, Var
 from recoup._inline import Flat, flatten
 from recoup._planner.ladder import ladder
@@ -266,7 +266,10 @@ def _planned(closed: Any, share: float) -> Any:
     total = sum(op.cost for op in program.ops)
     affordable = [rung for rung in rungs[1:] if rung.cost <= share * total]
     schedule = affordable[-1].schedule if affordable else range(len(program.ops))
-    return rewrite(flat, program, plan, schedule).closed()
+    planned = rewrite(flat, program, plan, schedule).closed()
+    # Barriers also give buffers to values that fusion would do without: in a small body they may cost more than they save.
+    lower = min((closed, planned), key=lambda body: _memory.predict(body).high.temporaries_bytes)
+    return lower
 
 
 def _scan_eqns(

@@ -20,6 +20,11 @@ from recoup._program import Program
 
 SPREAD_BYTES = 2**20  # per-channel vectors and the like; larger operands are read directly
 RECOMPUTE_SCOPE = "recoup_recompute"
+_SPREADS_SCALARS = frozenset(["max", "min", "select_n", "clamp"])
+
+
+def _key(literal: Any) -> tuple[str, str]:
+    return str(literal.val), str(literal.aval)
 
 
 def rewrite(flat: Flat, program: Program, plan: Layout, schedule: Sequence[int]) -> Flat:
@@ -40,8 +45,13 @@ class _Rewriter:
         self.fenced: set[int] = set()  # values that already passed a barrier
         self.again: set[int] = set()  # values whose uses now read a recomputation
         self.eqns: list[Any] = []
+        self.fresh: dict[Any, Any] = {}  # scalars of the current window, by value and dtype
         self.uses = self._late_uses()
         self.pinned: set[int] = set()
+        self.members: dict[int, list[int]] = {}
+        for o, w in enumerate(plan.window):
+            if w:
+                self.members.setdefault(w, []).append(o)
         self.pins: dict[int, Any] = {}  # what stands for a pinned value
 
     def run(self, schedule: Sequence[int]) -> Flat:
@@ -98,7 +108,11 @@ class _Rewriter:
 
     def _emit(self, index: int, outvars: Sequence[Any], scope: str = "") -> None:
         eqn = self.flat.eqns[index]
-        invars = [v if isinstance(v, Literal) else self.current[self.index[v]] for v in eqn.invars]
+        spread = eqn.primitive.name in _SPREADS_SCALARS
+        invars = [
+            (self.fresh.get(_key(v), v) if spread else v) if isinstance(v, Literal) else self.current[self.index[v]]
+            for v in eqn.invars
+        ]
         eqn = eqn.replace(invars=invars, outvars=list(outvars))
         self.eqns.append(_compat.named(eqn, scope) if scope else eqn)
 
@@ -120,16 +134,26 @@ class _Rewriter:
         for v in self._first_late_uses(window):
             if v not in own:
                 through[v] = None
+        literals = self._literals(window, group)
         trigger = self.plan.trigger[window]
         through.pop(trigger, None)
+        self.fresh = {}
         if through and trigger >= 0:
             operands = [*through, trigger]
             outs = [Var(self.vars[v].aval) for v in operands]
+            scalars = [Var(v.aval) for v in literals.values()]
             params = _barrier.barrier_params(1, mode=_barrier.FENCE)
             like = self.flat.eqns[values[trigger].producer] if values[trigger].producer >= 0 else None
             self.eqns.append(
-                _compat.new_eqn([self.current[v] for v in operands], outs, _barrier.barrier_p, params, like)
+                _compat.new_eqn(
+                    [*literals.values(), *(self.current[v] for v in operands)],
+                    [*scalars, *outs],
+                    _barrier.barrier_p,
+                    params,
+                    like,
+                )
             )
+            self.fresh = dict(zip(literals, scalars, strict=True))
             for v, var in zip(operands, outs, strict=True):
                 self.current[v] = var
             self.fenced.update(through)
@@ -140,6 +164,19 @@ class _Rewriter:
                 self.current[v] = var
                 self.again.add(v)
             self._pin(o, step)
+
+    def _literals(self, window: int, group: Sequence[int]) -> dict[Any, Any]:
+        """Scalars that the window's operations spread over an array.
+
+        As constants, their broadcasts would merge with the forward pass's into one array that lives from there to here.
+        """
+        found: dict[Any, Any] = {}
+        for o in [*group, *self.members.get(window, ())]:
+            if self.flat.eqns[o].primitive.name in _SPREADS_SCALARS:
+                for v in self.flat.eqns[o].invars:
+                    if isinstance(v, Literal) and getattr(v.aval, "shape", None) == ():
+                        found.setdefault(_key(v), v)
+        return found
 
     def _early(self, v: int) -> bool:
         """Whether what a use of `v` reads now was made in an earlier epoch, not by a recomputation."""

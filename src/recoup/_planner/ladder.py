@@ -47,22 +47,28 @@ def ladder(
         return plan, [first]
     rungs: dict[tuple[int, ...], Rung] = {}
 
-    def add(parts: Zones, kept: frozenset[int]) -> None:
-        schedule = assign(program, plan, parts, levels(program, plan, parts, kept)).schedule
+    def add(parts: Zones, kept: frozenset[int], held: Zones | None = None) -> None:
+        level = levels(program, plan, parts, kept)
+        schedule = assign(program, plan, held or parts, level).schedule
         if schedule not in rungs:
             run = execute(program, schedule, plan.window)
             rungs[schedule] = Rung(schedule, kept, run.peak_bytes, run.cost, run.flops)
 
-    for count in [n for n in resolutions if n <= max(4, len(program.ops) // 8)]:
-        parts = zones(program, plan, count)
+    divisions = {n: zones(program, plan, n) for n in resolutions if n <= max(4, len(program.ops) // 8)}
+    for parts in divisions.values():
         found = choices(program, plan, parts)
         lowest = _lowest(found)
         for peak in np.geomspace(plain.peak_bytes, max(1, lowest), targets):
             kept = choose(found, int(peak))
             if kept is not None:
                 add(parts, kept)
+    # Lowest of all: few restart points, and finer zones that hold less of what is recomputed, at the price of doing it again.
+    for count, parts in divisions.items():
         for kept in _thinned(program, plan, parts):
             add(parts, kept)
+            for finer in (2 * count, 4 * count):
+                if finer in divisions:
+                    add(parts, kept, divisions[finer])
     return plan, [first, *pareto_by(rungs.values(), first.peak_bytes)]
 
 
