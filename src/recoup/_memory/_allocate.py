@@ -53,6 +53,7 @@ class Buffer:
     first: int = 0  # `start` and `end` on the clock of the whole program
     last: int = 0
     home: "Computation | None" = None
+    rank: int = 0  # place of its first value in post-order, computations inside last
 
 
 @dataclass(eq=False)
@@ -81,6 +82,7 @@ def allocate(g: Graph, schedule: Callable[[Graph], list[Node]], donated: dict[in
     entry = _computation(g, schedule, body=False, owned=set(donated.values()))
     results = _claim_results(entry, body=False)
     _clock(entry, 0)
+    _rank(entry, 0)
     arguments = {id(entry.find(g.outputs[k])): entry.buffers[id(g.params[p])] for k, p in donated.items()}
     _use_results(_all_buffers(entry), results, arguments)
     return _simulate(entry)
@@ -131,6 +133,19 @@ def _clock(c: Computation, now: int) -> int:
         b.first = moment[b.start] if b.start >= 0 else -1
         b.last = moment[b.end] if 0 <= b.end < len(moment) else (-1 if b.end < 0 else now)
     return now
+
+
+def _rank(c: Computation, start: int) -> int:
+    """Sets the buffers' places in post-order."""
+    for i, node in enumerate(c.g.nodes):
+        b = c.buffers.get(id(node))
+        if b is not None:
+            b.rank = start + i
+    start += len(c.g.nodes)
+    for parts in c.inside.values():
+        for part in parts:
+            start = _rank(part, start)
+    return start
 
 
 def _all_buffers(c: Computation) -> list[Buffer]:
@@ -212,16 +227,15 @@ def _simulate(c: Computation) -> Arena:
     inner = {n: [_simulate(part) for part in parts] for n, parts in c.inside.items()}
     _write_over(buffers, order)
     last = len(order)
-    rank = {id(n): i for i, n in enumerate(c.g.nodes)}
     kept = [b for b in buffers.values() if b.place is None]
     number = {id(b): k for k, b in enumerate(kept)}
-    plan = Plan([b.nbytes for b in kept], [rank.get(id(b.node), 0) for b in kept], [])
+    plan = Plan([b.nbytes for b in kept], [b.rank for b in kept], [])
     plan.steps.extend(
         [Step([a.plan for a in inner[id(n)]] if id(n) in inner else [], [], [], []) for n in order]
     )
     delta = [0] * (last + 2)
     overtaken = {id(b.over) for b in kept if b.over is not None}
-    for b in sorted(kept, key=lambda b: rank.get(id(b.node), 0)):
+    for b in sorted(kept, key=lambda b: b.rank):
         k = number[id(b)]
         end = min(b.end, last - 1)
         plan.steps[b.start].allocate.append((k, -1 if b.over is None else number[id(b.over)]))
@@ -252,12 +266,13 @@ def _use_results(found: list[Buffer], results: list[Buffer], arguments: dict[int
     """Places temporaries in results that are not written yet: largest first, smallest fitting result."""
     if not results:
         return
-    results = sorted(results, key=lambda b: b.nbytes)
+    results = sorted(results, key=lambda b: (-b.nbytes, b.rank))[::-1]
     biggest = results[-1].nbytes
     occupied: dict[int, list[Buffer]] = {
         id(r): [r, arguments[id(r)]] if id(r) in arguments else [r] for r in results
     }
-    temps = sorted((b for b in found if b.place is None and b.nbytes <= biggest), key=lambda b: -b.nbytes)
+    fitting = [b for b in found if b.place is None and b.nbytes <= biggest]
+    temps = sorted(fitting, key=lambda b: (-b.nbytes, b.rank))
     for b in temps:
         if b.nbytes < SMALL_BYTES:
             break

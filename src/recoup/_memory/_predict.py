@@ -25,7 +25,7 @@ from recoup._memory._library import fuse_library
 from recoup._memory._lower import Lowering, full_shape, squeeze
 from recoup._memory._results import Live, MemoryBytes, Point, Prediction
 from recoup._memory._schedule import breadth_first
-from recoup._memory._tables import Tables, tables
+from recoup._memory._tables import SLACK, Tables, tables
 
 _LOADED = (_control, _math, _random, _special)  # they register their rules
 
@@ -108,6 +108,9 @@ def predict(
     _copy_all(g, body=False, aliases=aliases)
     arenas = [_arena(g, reverse=bool(i % 2), donated=aliases) for i in range(max(1, orders))]
     sizes = [heap_bytes(a.plan, a.peak_bytes) for a in arenas]
+
+    low = round(min(a.peak_bytes for a in arenas) * (1 - SLACK))
+    high = round(max(sizes) * (1 + SLACK))
 
     def memory(temporaries: int) -> MemoryBytes:
         return MemoryBytes(arguments, outputs, aliased, temporaries, constants)

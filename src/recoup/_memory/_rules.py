@@ -121,9 +121,10 @@ def transpose(g: Graph, x: Node, perm: Sequence[int]) -> Node:
         dims = [inverse[d] for d in x.attrs]
         if dims == sorted(dims):
             return broadcast(g, x.operands[0], shape, dims)
-    if x.op == "dot" and perm == (1, 0) and len(x.shape) == 2 and x.attrs[0] == 0:
+    nb = len(perm) - 2
+    if x.op == "dot" and x.attrs[0] == nb and perm == (*range(nb), nb + 1, nb):
         lhs, rhs = x.operands
-        return g.add("dot", shape, x.dtype, (rhs, lhs), (0, x.attrs[2], x.attrs[1], x.attrs[3]))
+        return g.add("dot", shape, x.dtype, (rhs, lhs), (nb, x.attrs[2], x.attrs[1], x.attrs[3]))
     return g.add("transpose", shape, x.dtype, (x,), perm)
 
 

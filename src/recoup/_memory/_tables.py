@@ -36,6 +36,10 @@ REUSES = frozenset(
 """Operations that read elements of an operand more than once."""
 
 
+SLACK = 0.01
+"""What small buffers and gaps not modelled may add or take: both ends of the interval move by this share."""
+
+
 @dataclass(frozen=True)
 class Tables:
     """One compiler's numbers."""
