@@ -156,7 +156,13 @@ class Fuser:
         if len(node.operands) > self.t.concatenate_arguments:
             return True
         last = len(node.shape) - 1
-        return last > 0 and node.attrs == last and node.shape[last] >= self.t.concatenate_columns
+        if last <= 0 or node.attrs != last:
+            return False
+        columns = node.shape[last]
+        row_bytes = columns * (node.nbytes // node.size)
+        t = self.t
+        wide = columns >= t.concatenate_columns and row_bytes >= t.concatenate_row_bytes
+        return wide and node.nbytes >= t.concatenate_bytes
 
     def forbid_duplicates(self) -> None:
         """Marks producers that read more than they write and cannot move into every consumer."""

@@ -123,9 +123,9 @@ def predict(
     )
     peak = tuple(Live(b, _name(n), n.eqn, sources[n.eqn], n.shape, n.dtype) for n, b in first.alive)
     return Prediction(
-        memory(min(a.peak_bytes for a in arenas)),
+        memory(low),
         memory(sizes[0]),
-        memory(max(sizes)),
+        memory(high),
         timeline,
         peak,
         tuple(opaque),

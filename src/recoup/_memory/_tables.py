@@ -49,7 +49,10 @@ class Tables:
     library_min_dot: int = 8  # the largest of m, k, n
     code_duplication: int = 15  # times one producer may be emitted inside a fusion
     concatenate_arguments: int = 8  # more operands than this are not fused
-    concatenate_columns: int = 128  # along the last dimension, from this size on, it is not fused
+    # along the last dimension it is not fused, from this size on (elements, bytes of a row, bytes in all)
+    concatenate_columns: int = 128
+    concatenate_row_bytes: int = 0
+    concatenate_bytes: int = 0
     reductions_in_fusion: int = 5
 
 
@@ -61,7 +64,12 @@ LIBRARY_BINARY = frozenset({"add", "divide", "maximum", "minimum", "multiply", "
 LIBRARY_TRIGONOMETRIC = frozenset({"cosine", "sine", "tan"})  # from JAX 0.12 on
 
 _OLD = Tables(library_ops=LIBRARY_UNARY | LIBRARY_BINARY)
-_NEW = Tables(library_ops=LIBRARY_UNARY | LIBRARY_BINARY | LIBRARY_TRIGONOMETRIC)
+_NEW = Tables(
+    library_ops=LIBRARY_UNARY | LIBRARY_BINARY | LIBRARY_TRIGONOMETRIC,
+    concatenate_columns=0,
+    concatenate_row_bytes=64,
+    concatenate_bytes=2048,
+)
 
 
 def tables(version: tuple[int, ...]) -> Tables:
