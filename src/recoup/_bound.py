@@ -8,14 +8,17 @@ Limits: a simple bound; planners give better ones for chains and small graphs.
 from recoup._program import Program
 
 
-def lower_bound(program: Program) -> tuple[int, str]:
-    """Bytes (total: arguments, results, what is alive) and the operation with its line that sets them."""
+def lower_bound(program: Program, tradable: frozenset[int] = frozenset()) -> tuple[int, str]:
+    """Bytes (total: arguments, results, what is alive) and the operation with its line that sets them.
+
+    `tradable` values may be left out of the program altogether: what loops stack for each other.
+    """
     values, ops = program.values, program.ops
     donated = sum(values[v].bytes for v in program.donated)
     always = program.argument_bytes + program.constant_bytes
     ends = always + max(0, program.output_bytes - donated)
     best, where = ends, "arguments and results"
-    results = set(program.outputs)
+    results = set(program.outputs) | tradable
     for op in ops:
         if not op.heavy:
             continue

@@ -41,7 +41,7 @@ def fingerprint(program: Program) -> str:
 def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str) -> Plan:
     """The plan that `step` carries out."""
     program = ladder.traced.program
-    bound, where = lower_bound(program)
+    bound, where = lower_bound(program, ladder.tradable())
     trades = []
     decisions: list[Decision] = []
     for pair, which in zip(ladder.pairs, step.variant.choice, strict=True):

@@ -237,7 +237,7 @@ def _search(compiler: "_Compiler", wanted: Budget, regions: str, max_compiles: i
     while compiler.count < max_compiles:
         at = ladder.first_within(limit, scale, start)
         if at is None:
-            at = len(ladder.steps) - 1
+            at = ladder.steps.index(ladder.lowest())
             # The model is over by no more than its own error: the lowest rung is worth a compilation.
             if at < start or ladder.steps[at].prediction.low.total_bytes * min(scale, 1.0) > 1.1 * limit:
                 break
@@ -260,7 +260,7 @@ def _search(compiler: "_Compiler", wanted: Budget, regions: str, max_compiles: i
 def _infeasible(
     ladder: Ladder, limit: int, wanted: Budget, tried: Sequence[tuple[Step, int]] = ()
 ) -> BudgetError:
-    bound, where = lower_bound(ladder.traced.program)
+    bound, where = lower_bound(ladder.traced.program, ladder.tradable())
     lowest = min(
         ladder.steps, key=lambda s: s.predicted_bytes if s is ladder.steps[-1] else s.peak_bytes * 1e3
     )

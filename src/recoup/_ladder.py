@@ -82,13 +82,28 @@ class Ladder:
             return None
         while low < high:
             middle = (low + high) // 2
-            if self.steps[middle].predicted_bytes * scale <= budget_bytes:
+            if self._fits(middle, budget_bytes, scale):
                 high = middle
             else:
                 low = middle + 1
-        if self.steps[low].predicted_bytes * scale <= budget_bytes:
+        if self._fits(low, budget_bytes, scale):
             return low
-        return None
+        # Predictions do not fall all the way where the machine and the memory model disagree: look at every rung before giving up.
+        return next((k for k in range(start, len(self.steps)) if self._fits(k, budget_bytes, scale)), None)
+
+    def _fits(self, index: int, budget_bytes: int, scale: float) -> bool:
+        return self.steps[index].predicted_bytes * scale <= budget_bytes
+
+    def tradable(self) -> frozenset[int]:
+        """The values that loops stack for other loops: a trade may leave them out."""
+        found: set[int] = set()
+        for pair in self.pairs:
+            found.update(self.traced.program.ops[pair.forward].writes[position] for position in pair.residuals)
+        return frozenset(found)
+
+    def lowest(self) -> Step:
+        """The rung with the smallest prediction."""
+        return min(self.steps, key=lambda step: step.predicted_bytes)
 
 
 def build(traced: Traced, *, progress: Any = None) -> Ladder:
