@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from recoup import _compat
 from recoup._memory import _rules as rules
 from recoup._memory._graph import ITEM_BYTES, Graph, Node, Shape
 
@@ -71,9 +70,12 @@ def squeezed_dims(dims: Sequence[int], shape: Shape) -> tuple[int, ...]:
 class Lowering:
     """Lowers one jaxpr (and, through `child`, those inside it)."""
 
-    def __init__(self, graph: Graph, opaque: dict[str, None], *, barriers_hold: bool):
+    def __init__(
+        self, graph: Graph, opaque: dict[str, None], constants: dict[int, int], *, barriers_hold: bool
+    ):
         self.g = graph
-        self.opaque = opaque
+        self.opaque = opaque  # what is not known, by name
+        self.constants = constants  # bytes of the arrays closed over, each once
         self.barriers_hold = barriers_hold
         self.values: list[list[Node]] = []  # of each top-level equation
 
@@ -81,7 +83,7 @@ class Lowering:
         """For a computation of its own (a loop's body), attributed to the equation it is in."""
         graph = Graph()
         graph.eqn = eqn
-        return Lowering(graph, self.opaque, barriers_hold=self.barriers_hold)
+        return Lowering(graph, self.opaque, self.constants, barriers_hold=self.barriers_hold)
 
     def jaxpr(
         self, jaxpr: Any, consts: Sequence[Node], args: Sequence[Node], *, top: bool = False
@@ -111,7 +113,9 @@ class Lowering:
 
     def array(self, value: Any) -> Node:
         shape, dtype = full_shape(jax.typeof(value))
-        return self.g.new("constant", squeeze(shape), dtype, (), None)
+        node = self.g.new("constant", squeeze(shape), dtype, (), None)
+        self.constants[id(value)] = node.nbytes
+        return node
 
     def closed(self, jaxpr: Any, args: Sequence[Node]) -> list[Node]:
         """Inlines a ClosedJaxpr."""
@@ -278,148 +282,6 @@ def _select(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
             return [args[1]]
         return [rules.elementwise(low.g, "select", dtype, (args[0], args[2], args[1]))]
     return [rules.elementwise(low.g, "select", dtype, tuple(args))]
-
-
-@rule("reshape", "squeeze", "expand_dims")
-def _reshape(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    if eqn.params.get("dimensions") is not None and eqn.primitive.name == "reshape":
-        return low.unknown(eqn, xs)
-    return [rules.reshape(low.g, xs[0], squeeze(full_shape(eqn.outvars[0].aval)[0]))]
-
-
-@rule("broadcast_in_dim")
-def _broadcast(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    out, _ = full_shape(eqn.outvars[0].aval)
-    inn, _ = full_shape(eqn.invars[0].aval)
-    where = places(out)
-    dims = eqn.params["broadcast_dimensions"]
-    extra = tuple(range(len(out) - (len(inn) - len(dims)), len(out)))
-    kept = [where[d] for d, s in zip((*dims, *extra), inn, strict=True) if s != 1]
-    return [rules.broadcast(low.g, xs[0], squeeze(out), kept)]
-
-
-@rule("transpose")
-def _transpose(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    shape, _ = full_shape(eqn.invars[0].aval)
-    perm = list(eqn.params["permutation"])
-    perm += range(len(perm), len(shape))
-    return [rules.transpose(low.g, xs[0], squeezed_dims(perm, shape))]
-
-
-REDUCE = {"reduce_sum": "add", "reduce_max": "maximum", "reduce_min": "minimum", "reduce_prod": "multiply",
-          "reduce_and": "and", "reduce_or": "or", "reduce_xor": "xor"}  # fmt: skip
-
-
-def _reduce(kind: str) -> Rule:
-    def lower(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-        dims = squeezed_dims(eqn.params["axes"], tuple(eqn.invars[0].aval.shape))
-        return [rules.reduce(low.g, xs[0], dims, kind)]
-
-    return lower
-
-
-RULES.update({name: _reduce(kind) for name, kind in REDUCE.items()})
-
-
-@rule("argmax", "argmin")
-def _arg(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    x = xs[0]
-    dims = squeezed_dims(eqn.params["axes"], tuple(eqn.invars[0].aval.shape))
-    dtype = eqn.outvars[0].aval.dtype.name
-    out = squeeze(tuple(eqn.outvars[0].aval.shape))
-    if not dims:
-        return [low.g.scalar(0, out, dtype)]
-    iota = low.g.add("iota", x.shape, dtype, (), dims[0])
-    return [low.g.add("reduce", out, dtype, (x, iota), (dims, "arg"))]
-
-
-@rule("dot_general")
-def _dot(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    (lc, rc), (lb, rb) = eqn.params["dimension_numbers"]
-    ls, rs = tuple(eqn.invars[0].aval.shape), tuple(eqn.invars[1].aval.shape)
-    dtype = eqn.outvars[0].aval.dtype.name
-    contract = (squeezed_dims(lc, ls), squeezed_dims(rc, rs))
-    batch = (squeezed_dims(lb, ls), squeezed_dims(rb, rs))
-    return [rules.dot(low.g, xs[0], xs[1], contract, batch, dtype)]
-
-
-@rule("concatenate")
-def _concatenate(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    out = full_shape(eqn.outvars[0].aval)[0]
-    if len(xs) == 1:
-        return [xs[0]]
-    dim = sum(1 for s in out[: eqn.params["dimension"]] if s != 1)
-    return [rules.data(low.g, "concatenate", squeeze(out), xs[0].dtype, xs, dim)]
-
-
-@rule("pad")
-def _pad(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    config = eqn.params["padding_config"]
-    if all(tuple(c) == (0, 0, 0) for c in config):
-        return [xs[0]]
-    shape = squeeze(tuple(eqn.outvars[0].aval.shape))
-    return [rules.data(low.g, "pad", shape, xs[0].dtype, xs, tuple([tuple(c) for c in config]))]
-
-
-@rule("slice")
-def _slice(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    p = eqn.params
-    out, dtype = full_shape(eqn.outvars[0].aval)
-    if out == full_shape(eqn.invars[0].aval)[0]:
-        return [xs[0]]
-    attrs = (tuple(p["start_indices"]), tuple(p["limit_indices"]), p["strides"] and tuple(p["strides"]))
-    return [rules.data(low.g, "slice", squeeze(out), dtype, xs, attrs)]
-
-
-@rule("split")
-def _split(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    start, axis, outs = 0, eqn.params["axis"], []
-    for v, size in zip(eqn.outvars, eqn.params["sizes"], strict=True):
-        shape, dtype = full_shape(v.aval)
-        outs.append(rules.data(low.g, "slice", squeeze(shape), dtype, xs, (axis, start, size)))
-        start += size
-    return outs
-
-
-@rule("unstack")
-def _unstack(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    outs = [full_shape(v.aval) for v in eqn.outvars]
-    axis = eqn.params["axis"]
-    if len(outs) == 1:
-        return [rules.reshape(low.g, xs[0], squeeze(outs[0][0]))]
-    return [rules.data(low.g, "slice", squeeze(s), d, xs, (axis, i, 1)) for i, (s, d) in enumerate(outs)]
-
-
-@rule("empty", "empty2")
-def _empty(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    shape, dtype = full_shape(eqn.outvars[0].aval)
-    return [low.g.scalar(0, squeeze(shape), dtype)]
-
-
-@rule("custom_linear_solve")
-def _linear_solve(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    lengths, solve = eqn.params["const_lengths"], eqn.params["jaxprs"].solve
-    first = lengths.matvec + lengths.vecmat
-    total = sum(lengths)
-    inner, consts = _compat.open_jaxpr(solve)
-    args = [*xs[first : first + lengths.solve], *xs[total:]]
-    return low.jaxpr(inner, [low.const(c) for c in consts], args)
-
-
-@rule("iota")
-def _iota(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    shape, dtype = full_shape(eqn.outvars[0].aval)
-    dim = eqn.params["dimension"]
-    if shape[dim] == 1:
-        return [low.g.scalar(0, squeeze(shape), dtype)]
-    flat = low.g.add("iota", (shape[dim],), dtype, (), 0)
-    return [rules.broadcast(low.g, flat, squeeze(shape), squeezed_dims([dim], shape))]
-
-
-@rule("rev")
-def _rev(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    dims = squeezed_dims(eqn.params["dimensions"], tuple(eqn.invars[0].aval.shape))
-    return [rules.data(low.g, "reverse", xs[0].shape, xs[0].dtype, xs, dims) if dims else xs[0]]
 
 
 @rule("jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call",

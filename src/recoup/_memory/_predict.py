@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from recoup import _compat
-from recoup._memory import _control, _math, _random, _special
+from recoup._memory import _control, _math, _random, _shapes, _special
 from recoup._memory._allocate import Arena, allocate
 from recoup._memory._copies import definer, insert_copies
 from recoup._memory._fusion import fuse_loops
@@ -27,12 +27,26 @@ from recoup._memory._results import Live, MemoryBytes, Point, Prediction
 from recoup._memory._schedule import breadth_first
 from recoup._memory._tables import SLACK, Tables, tables
 
-_LOADED = (_control, _math, _random, _special)  # they register their rules
+_LOADED = (_control, _math, _random, _shapes, _special)  # they register their rules
+POINTER_BYTES = 8  # several results come with a table of pointers
 
 
 def _aval_bytes(aval: Any) -> int:
     shape, dtype = full_shape(aval)
     return int(np.prod(shape, dtype=np.int64)) * ITEM_BYTES.get(dtype, 1)
+
+
+def _lower(jaxpr: Any, *, barriers_hold: bool) -> Lowering:
+    """The program as a small graph."""
+    inner, consts = _compat.open_jaxpr(jaxpr)
+    g = Graph()
+    lowering = Lowering(g, {}, {}, barriers_hold=barriers_hold)
+    params = []
+    for v in inner.invars:
+        shape, dtype = full_shape(v.aval)
+        params.append(g.param(squeeze(shape), dtype))
+    g.outputs = lowering.jaxpr(inner, [lowering.const(c) for c in consts], params, top=True)
+    return lowering
 
 
 def _optimize(g: Graph, t: Tables) -> None:
@@ -83,24 +97,18 @@ def predict(
     Returns:
       The prediction, all sizes in bytes.
     """
-    inner, consts = _compat.open_jaxpr(jaxpr)
-    opaque: dict[str, None] = {}
+    inner, _ = _compat.open_jaxpr(jaxpr)
+    lowering = _lower(jaxpr, barriers_hold=barriers_hold)
     if backend != "cpu":
-        opaque[f"backend {backend} (rules unverified)"] = None
-    g = Graph()
-    low = Lowering(g, opaque, barriers_hold=barriers_hold)
-    params = []
-    for v in inner.invars:
-        shape, dtype = full_shape(v.aval)
-        params.append(g.param(squeeze(shape), dtype))
-    const_nodes = [low.const(c) for c in consts]
-    g.outputs = low.jaxpr(inner, const_nodes, params, top=True)
-
-    arguments = sum(_aval_bytes(v.aval) for v in inner.invars)
+        lowering.opaque[f"backend {backend} (rules unverified)"] = None
+    g = lowering.g
+    read = {v for e in inner.eqns for v in e.invars if not hasattr(v, "val")}
+    read.update(v for v in inner.outvars if not hasattr(v, "val"))
+    arguments = sum(_aval_bytes(v.aval) for v in inner.invars if v in read)
     outputs = sum(_aval_bytes(v.aval) for v in inner.outvars)
     if len(inner.outvars) > 1:
-        outputs += 8 * len(inner.outvars)
-    constants = sum(_aval_bytes(v.aval) for v in _const_avals(inner))
+        outputs += POINTER_BYTES * len(inner.outvars)
+    constants = sum(lowering.constants.values())
     aliases = _match_donations(inner, donated)
     aliased = sum(_aval_bytes(inner.outvars[k].aval) for k in aliases)
 
@@ -108,7 +116,6 @@ def predict(
     _copy_all(g, body=False, aliases=aliases)
     arenas = [_arena(g, reverse=bool(i % 2), donated=aliases) for i in range(max(1, orders))]
     sizes = [heap_bytes(a.plan, a.peak_bytes) for a in arenas]
-
     low = round(min(a.peak_bytes for a in arenas) * (1 - SLACK))
     high = round(max(sizes) * (1 + SLACK))
 
@@ -122,14 +129,7 @@ def predict(
         for i, (n, live) in enumerate(zip(first.order, first.live, strict=True))
     )
     peak = tuple(Live(b, _name(n), n.eqn, sources[n.eqn], n.shape, n.dtype) for n, b in first.alive)
-    return Prediction(
-        memory(low),
-        memory(sizes[0]),
-        memory(high),
-        timeline,
-        peak,
-        tuple(opaque),
-    )
+    return Prediction(memory(low), memory(sizes[0]), memory(high), timeline, peak, tuple(lowering.opaque))
 
 
 def buffers(jaxpr: Any) -> list[tuple[bool, ...]]:
@@ -138,14 +138,8 @@ def buffers(jaxpr: Any) -> list[tuple[bool, ...]]:
     The others are fused into their readers: recomputed there, if there are several. Results that are another
     value under another name (a reshape, a barrier's result) count as written if that value is.
     """
-    inner, consts = _compat.open_jaxpr(jaxpr)
-    g = Graph()
-    low = Lowering(g, {}, barriers_hold=True)
-    params = []
-    for v in inner.invars:
-        shape, dtype = full_shape(v.aval)
-        params.append(g.param(squeeze(shape), dtype))
-    g.outputs = low.jaxpr(inner, [low.const(c) for c in consts], params, top=True)
+    lowering = _lower(jaxpr, barriers_hold=True)
+    g = lowering.g
     _optimize(g, tables(_compat.JAX_VERSION))
     written = set()
     for node in g.nodes:
@@ -154,11 +148,7 @@ def buffers(jaxpr: Any) -> list[tuple[bool, ...]]:
             written.add(id(node.fused.root))
         elif node.op == "library":
             written.add(id(node.attrs[2]))
-    return [tuple([id(definer(x)) in written for x in outs]) for outs in low.values]
-
-
-def _const_avals(inner: Any) -> Sequence[Any]:
-    return list(inner.constvars)
+    return [tuple([id(definer(x)) in written for x in outs]) for outs in lowering.values]
 
 
 def _name(node: Node) -> str:
