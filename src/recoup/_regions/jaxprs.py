@@ -16,6 +16,10 @@ from recoup._regions.names import diagnostic_p, keep_p
 
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
 _CALLS |= {"eval_jaxpr": "jaxpr", "recoup_region": "jaxpr"}
+REGIONS = frozenset(["recoup_region"])
+CALLS = frozenset(_CALLS) - REGIONS
+JAX_REGIONS = frozenset(["remat2", "checkpoint"])
+_CALLS |= dict.fromkeys(JAX_REGIONS, "jaxpr")
 _BODIES = frozenset(
     ["scan", "while", "cond", "shard_map", "jit", "pjit", "closed_call", "checkpoint", "remat2"]
 )
@@ -65,33 +69,33 @@ def map_bodies(eqn: Any, change: Callable[[Any], Any]) -> Any:
     return eqn if same else eqn.replace(params=params)
 
 
-def inline(jaxpr: Any, *, only_regions: bool = False) -> Any:
-    """The open jaxpr with plain calls inlined (or only regions), in the bodies of its loops too."""
-    if not _has_calls(jaxpr, only_regions):
+def inline(jaxpr: Any, *, what: frozenset[str] = CALLS | REGIONS) -> Any:
+    """The open jaxpr with calls of these kinds inlined, in the bodies of its loops too."""
+    if not _has_calls(jaxpr, what):
         return jaxpr
     eqns: list[Any] = []
     env: dict[Any, Any] = {}
-    _inline_into(eqns, jaxpr, env, None, only_regions)
+    _inline_into(eqns, jaxpr, env, None, what)
     outvars = [_read(env, v) for v in jaxpr.outvars]
     return jaxpr.replace(eqns=eqns, outvars=outvars)
 
 
-def _has_calls(jaxpr: Any, only_regions: bool) -> bool:
-    return any(_body(eqn, only_regions) is not None or (eqn.primitive.name in _BODIES) for eqn in jaxpr.eqns)
+def _has_calls(jaxpr: Any, what: frozenset[str]) -> bool:
+    return any(_body(eqn, what) is not None or (eqn.primitive.name in _BODIES) for eqn in jaxpr.eqns)
 
 
 def _read(env: dict[Any, Any], atom: Any) -> Any:
     return atom if isinstance(atom, Literal) else env.get(atom, atom)
 
 
-def _inline_into(eqns: list[Any], jaxpr: Any, env: dict[Any, Any], caller: Any, only_regions: bool) -> None:
+def _inline_into(eqns: list[Any], jaxpr: Any, env: dict[Any, Any], caller: Any, what: frozenset[str]) -> None:
     for inner in jaxpr.eqns:
         eqn = inner if caller is None else _compat.under(caller, inner)
         invars = [_read(env, v) for v in inner.invars]
-        body = _body(inner, only_regions)
+        body = _body(inner, what)
         if body is not None:
             local = dict(zip(body.invars, invars, strict=True))
-            _inline_into(eqns, body, local, eqn, only_regions)
+            _inline_into(eqns, body, local, eqn, what)
             env.update((v, _read(local, o)) for v, o in zip(inner.outvars, body.outvars, strict=True))
             continue
         outvars = inner.outvars
@@ -99,13 +103,13 @@ def _inline_into(eqns: list[Any], jaxpr: Any, env: dict[Any, Any], caller: Any, 
             outvars = [Var(v.aval) for v in inner.outvars]
             env.update(zip(inner.outvars, outvars, strict=True))
         eqn = eqn.replace(invars=invars, outvars=outvars)
-        eqns.append(map_bodies(eqn, lambda body: inline(body, only_regions=only_regions)))
+        eqns.append(map_bodies(eqn, lambda body: inline(body, what=what)))
 
 
-def _body(eqn: Any, only_regions: bool) -> Any:
+def _body(eqn: Any, what: frozenset[str]) -> Any:
     """The open jaxpr of a call that may be inlined."""
     name = eqn.primitive.name
-    if name not in _CALLS or (only_regions and name != "recoup_region"):
+    if name not in what:
         return None
     if name in ("jit", "pjit") and not _compat.is_plain_jit(eqn):
         return None

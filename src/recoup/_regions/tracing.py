@@ -45,7 +45,7 @@ def call_region(
       allow_empty: whether a body without tensor operations is fine.
     """
     traced = trace_call(body, f"recoup region {name!r}", where)
-    jaxpr, operands = jaxprs.inline(traced.jaxpr, only_regions=True), traced.operands
+    jaxpr, operands = jaxprs.inline(traced.jaxpr, what=jaxprs.REGIONS), traced.operands
     passed = {id(leaf) for leaf in _leaves(arguments)}
     if jaxprs.records_nothing(jaxpr):
         if not allow_empty:
