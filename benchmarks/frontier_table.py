@@ -53,7 +53,8 @@ def _model_table(model: Row) -> list[str]:
         f"(predicted {estimate:.1f}, between {low:.1f} and {high:.1f}), "
         f"{plain['total_bytes'] / MIB:.1f} in total, "
         f"{plain['flops'] / 1e9:.2f} GFLOP, {plain['step_seconds'] * 1e3:.0f} ms a step, compiled in "
-        f"{plain['compile_seconds']:.1f} s; traced and planned in {model['planning']['plan_seconds']:.1f} s.",
+        f"{plain['compile_seconds']:.1f} s; traced and planned in {model['planning']['plan_seconds']:.1f} s. "
+        f"Step times: {model['rounds']} rounds, {model['date']}.",
         "",
         "| variant | budget | temporaries | of plain | FLOPs | step | equal | compile / fit |",
         "|---|---:|---:|---:|---:|---:|---|---:|",

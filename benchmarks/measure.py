@@ -93,6 +93,7 @@ def measure(entry: Entry, scale: str, repeats: int, say: Callable[[str], None]) 
         "transformer": entry.transformer,
         "draws": entry.draws,
         "equations": equations,
+        "rounds": repeats,
         "planning": planning,
         "variants": bench.rows,
     }

@@ -31,7 +31,9 @@ def test_rows_are_consistent(model: dict) -> None:
 
 def test_the_table_reads_the_file_alone(model: dict) -> None:
     versions = {"jax": "1.2.3", "python": "3.99", "backend": "cpu", "cores": 2, "recoup": "0"}
-    shown = markdown({"command": "some command", "models": {"mlp": model | {"versions": versions}}})
+    shown = markdown(
+        {"command": "some command", "models": {"mlp": model | {"versions": versions, "date": "2026-01-01"}}}
+    )
     assert "JAX 1.2.3" in shown and "some command" in shown
     assert shown.count("| by hand:") == sum(row["kind"] == "by hand" for row in model["variants"])
     verdicts = [line for line in shown.splitlines() if " | yes | " in line or " | NO | " in line]
@@ -41,7 +43,7 @@ def test_the_table_reads_the_file_alone(model: dict) -> None:
 
 def test_a_broken_promise_is_seen(model: dict) -> None:
     versions = {"jax": "1.2.3", "python": "3.99", "backend": "cpu", "cores": 2, "recoup": "0"}
-    broken = json.loads(json.dumps(model)) | {"versions": versions}
+    broken = json.loads(json.dumps(model)) | {"versions": versions, "date": "2026-01-01"}
     row = next(r for r in broken["variants"] if r["kind"] == "recoup" and r["feasible"])
     row |= {"certified": False, "equal": False, "ratio_to_float64": 3.0, "ulps": 9.0, "worst": "[0]"}
     row["predicted_temporaries_bytes"] = [1, 1, 1]
