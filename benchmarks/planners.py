@@ -20,8 +20,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from recoup import Graph, InfeasibleError, solve
 from recoup._solve import check
 from recoup._solve._annealer import COMPILED
@@ -179,9 +177,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gpt", type=int, metavar="LAYERS", help="plan a traced GPT instead")
     options = parser.parse_args()
-    print(
-        f"{os.cpu_count()} cores, annealer {'compiled' if COMPILED else 'interpreted'}, NumPy {np.__version__}"
-    )
+    print(f"{os.cpu_count()} cores, annealer {'compiled' if COMPILED else 'interpreted'}")
     if options.gpt:
         run_gpt(options.gpt, options.seconds or 10.0, options.seed)
         return 0

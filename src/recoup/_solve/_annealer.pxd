@@ -7,9 +7,9 @@ ctypedef unsigned long long u64
 
 cdef class Annealer(Slots):
     cdef u64 state, factor, increment, mask
-    cdef double[::1] threshold
+    cdef double[::1] threshold, value
     cdef public i64 best_cost
-    cdef public int best_length, starved, accepted, feasible, depth_limit
+    cdef public int best_length, starved, accepted, feasible, depth_limit, longest
     cdef public double weight, heaviest, temperature, cooling
     cdef int[::1] best
     cdef double limit
@@ -34,7 +34,7 @@ cdef class Annealer(Slots):
     cdef int _hole_near(self, int s, int low, int high) noexcept nogil
     @cython.locals(computable=int, price=i64)
     cdef int _recipe(self, int v) noexcept nogil
-    @cython.locals(p=int, _=int, v=int, o=int, i=int, a=int, b=int, s=int, recipe=int)
+    @cython.locals(p=int, wanted=int, best=int, end=int, _=int, v=int, o=int, i=int, b=int, s=int, recipe=int)
     cdef void _add_aimed(self) noexcept nogil
     @cython.locals(e=int, w=int, o=int, i=int, a=int, chance=int, stop=int, c=int)
     cdef void _again(self, int v, int s, int depth, int recipe) noexcept nogil

@@ -57,6 +57,8 @@ class Annealer(Slots):
         cells = 1 << TABLE_BITS
         # -log(u) of the middle of each cell, rounded so that libraries that differ in the last digit agree
         self.threshold = array("d", [round(-math.log((i + 0.5) / cells), 9) for i in range(cells)])
+        # bytes for a unit of cost: what makes a value worth computing again
+        self.value = array("d", [b / (c + 1.0) for b, c in zip(sizes, costs, strict=True)])
         self.best_cost = -1
         self.best_length = 0
         self.best = array("i", [0])
@@ -68,7 +70,10 @@ class Annealer(Slots):
         self.starved = 0
         self.accepted = 0
         self.feasible = 0
-        self.depth_limit = 12
+        self.depth_limit = 8
+        self.longest = (
+            32  # changes in one move; longer ones are hardly ever accepted and slow the search down
+        )
         self._random()
         self._random()
 
@@ -277,7 +282,12 @@ class Annealer(Slots):
 
     def _add_aimed(self) -> None:
         p = self._overfull()
-        for _ in range(40):
+        wanted = 1
+        if self._below(4) < 3:
+            wanted = 1 + self._below(6)
+        best = -1
+        end = 0
+        for _ in range(48):
             v = self._below(self.n)
             if self.computed[v] >= self.copies:
                 continue
@@ -285,29 +295,36 @@ class Annealer(Slots):
             i = self._find(v, p + 1)
             if i == 0 or i == self.count[v]:
                 continue
-            a = self.events[o + i - 1]
             b = self.events[o + i]
-            if a == p or self.op_at[b] == v or b - a < 2:
+            if self.events[o + i - 1] == p or self.op_at[b] == v or b - p < 2:
                 continue
-            recipe = self._recipe(v)
-            if recipe == 0:
-                continue
-            s = b - 1
-            if s > p + 1 and self._below(2) == 0:
-                s = p + 1 + self._below(b - p - 1)
-            s = self._hole_left(s, p)
-            if s < 0:
-                self.failed = 1
-                return
-            self.aim = p
-            self._again(v, s, 0, recipe)
+            if best < 0 or self.value[v] > self.value[best]:
+                best = v
+                end = b
+            wanted -= 1
+            if wanted == 0:
+                break
+        if best < 0:
+            self.failed = 1
             return
-        self.failed = 1
+        recipe = self._recipe(best)
+        if recipe == 0:
+            self.failed = 1
+            return
+        s = end - 1
+        if s > p + 1 and self._below(2) == 0:
+            s = p + 1 + self._below(end - p - 1)
+        s = self._hole_left(s, p)
+        if s < 0:
+            self.failed = 1
+            return
+        self.aim = p
+        self._again(best, s, 0, recipe)
 
     def _again(self, v: int, s: int, depth: int, recipe: int) -> None:
         # compute or fetch v once more at s
         self._insert(v, s, recipe)
-        if self.cost > self.limit or self.logged > 400:
+        if self.cost > self.limit or self.logged > self.longest:
             self.failed = 1
             return
         if recipe == 3:
@@ -372,7 +389,7 @@ class Annealer(Slots):
             self._promote(v, self.events[o + i])
         fetched = self.fetch_at[s]
         self._remove(v, s)
-        if self.logged > 400:
+        if self.logged > self.longest:
             self.failed = 1
             return
         if fetched != 0:

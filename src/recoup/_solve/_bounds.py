@@ -84,7 +84,7 @@ def cover_bound(
         # neighbouring rows say nearly the same: the fullest, and some spread over the order
         fullest = int(np.argmax(given_profile(graph)))
         over = np.unique([*over[np.linspace(0, len(over) - 1, SAMPLED_ROWS - 1).astype(int)], fullest])
-    across = _across_free(graph, over) if free else _across_given(graph, over)
+    across = across_free(graph, over) if free else across_given(graph, over)
     held = across.copy()
     for row, step in enumerate(over.tolist()):
         across[row, graph.operands(step)] = False
@@ -101,26 +101,28 @@ def cover_bound(
     return max(single, _program(graph, across, excess, budget, integer=dense, time_limit=time_limit))
 
 
-def _across_given(graph: Graph, steps: Ints) -> Bools:
+def across_given(graph: Graph, steps: Ints) -> Bools:
+    """Values before each step (a row each) that are read after it, in the given order."""
     last = last_reads(graph)
     own = np.arange(len(graph))
     return (own[None, :] < steps[:, None]) & (last[None, :] > steps[:, None])
 
 
-def _across_free(graph: Graph, steps: Ints) -> Bools:
+def across_free(graph: Graph, steps: Ints) -> Bools:
     """Ancestors of each step one of whose users is a descendant of it."""
     count = len(graph)
     operands, users = graph.operand_lists(), graph.user_lists()
     result = np.zeros((len(steps), count), dtype=bool)
     sources, readers = graph.edges[:, 0], graph.edges[:, 1]
     for row, step in enumerate(steps.tolist()):
-        before = _reach(step, operands, count)
-        after = _reach(step, users, count)
+        before = reach(step, operands, count)
+        after = reach(step, users, count)
         result[row, sources[before[sources] & after[readers]]] = True
     return result
 
 
-def _reach(start: int, neighbours: list[list[int]], count: int) -> Bools:
+def reach(start: int, neighbours: list[list[int]], count: int) -> Bools:
+    """Everything that `start` leads to, itself left out."""
     seen = bytearray(count)
     stack = [start]
     while stack:

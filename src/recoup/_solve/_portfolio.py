@@ -3,9 +3,8 @@
 1. A budget that one pass already meets: nothing is computed twice, proved.
 2. A budget below the largest working set: refused with the operation that sets it.
 3. Tiny graphs: brute force, proved.
-4. Everything else: annealing (`_search`) for a moment, a bound that is often a proof (`_bounds`), and
-  annealing for
-   the rest of the time if it is not.
+4. Everything else: annealing (`_search`) for a moment, bounds that are often a proof (`_bounds`, `_cut`), and
+   annealing for the rest of the time if they are not. Large graphs start from the plan of the relaxation.
 """
 
 import time
@@ -18,12 +17,16 @@ from recoup._solve._annealer import COMPILED
 from recoup._solve._bounds import cover_bound, given_profile, peak_bound
 from recoup._solve._brute import brute_force
 from recoup._solve._check import check
+from recoup._solve._cut import peak_cut, realise
 from recoup._solve._schedule import PROOF, Schedule
 from recoup._solve._search import UNIT, Search
 from recoup.errors import InfeasibleError, PlanError
 
 DEFAULT_SECONDS = 10.0
-BRUTE = 7  # operations up to which brute force answers at once
+BRUTE = 8  # operations up to which brute force answers at once
+LARGE = (
+    2000  # operations from which the search starts from the relaxation's plan; below, it finds better alone
+)
 NO_LIMIT = 1 << 60
 
 
@@ -100,7 +103,14 @@ def solve(
         return result(exact, np.inf, "brute force")
 
     deadline = began + time_limit
-    search = Search(graph, budget, first.tolist(), free, seed, offload)
+    relaxed = None if offload else peak_cut(graph, budget, free=free, time_limit=0.3 * time_limit)
+    starts = [first.tolist()]
+    if relaxed is not None and len(graph) > LARGE:
+        held = peak_cut(graph, budget, free=False, time_limit=0.3 * time_limit) if free else relaxed
+        if held is not None:
+            planned = realise(graph, given, held)
+            starts = [planned] if start is None else [planned, *starts]
+    search = Search(graph, budget, starts, free, seed, offload)
     enough = UNIT + len(graph)  # nothing computed twice; costs are rounded to integers
     if moves is None:
         search.run(NO_LIMIT, min(deadline, began + 0.05 * time_limit), enough)
@@ -108,6 +118,8 @@ def solve(
         search.run(moves, deadline, enough)
     seconds = min(5.0, 0.3 * time_limit)
     extra = cover_bound(graph, budget, free=free, time_limit=seconds, offload=offload)
+    if relaxed is not None:
+        extra = max(extra, relaxed.extra_cost)
     if moves is None:
         enough += int((extra / (graph.total_cost or 1.0) + 0.9 * PROOF) * UNIT)
         search.run(NO_LIMIT, deadline, enough)

@@ -1,18 +1,25 @@
 """Rounds of annealing on two islands: which temperatures, from where, for how long.
 
-Each island is one `Annealer` with its own random numbers. A round heats and cools it over a number of moves
-that depends on the round alone; then the islands compare, and each starts its next round from its own best,
-from the best of both or, now and then, from the start again. Temperatures are drawn anew for every round: no
-one end temperature finds both dear and cheap operations. While nothing fits, the budget is lowered in steps
-from the smallest peak reached so far: reaching a tight budget often takes longer than optimising within it.
+Each island is one `Annealer` with its own random numbers.
 
-Everything is a function of the seed and the number of moves; the clock only decides when to stop. The islands
-run in two threads where the compiled modules let them, and one after the other otherwise, with the same
-result.
+Descent, while nothing fits: short rounds, each at a budget one step below the smallest peak so far; the step
+grows when a round succeeds and is halved when it fails. Starting at the budget itself instead, the weight of
+bytes runs away and the schedule fills up with computations: reaching a tight budget takes longer than
+optimising within it.
+
+Then rounds at the budget, longer and longer: the islands compare, and each starts from its own best, from the
+best of both or, now and then, from where the descent ended. Temperatures are drawn anew for every round: no
+one end temperature finds both dear and cheap operations.
+
+Everything is a function of the starts, the seed and the number of moves; the clock only decides when to stop.
+The islands run in two threads where the compiled modules let them, and one after the other otherwise, with
+the same result.
 """
 
+import itertools
 import random
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -23,9 +30,13 @@ from recoup._solve._annealer import COMPILED, Annealer
 ISLANDS = 2
 SPACING = 3  # holes before each computation
 REFRESH = 25_600  # moves between two loads, which spread the holes anew
-SLICE = 5_120 if COMPILED else 256  # moves between two looks at the clock; no influence on the result
+PAUSE = 5_120
+SLICE = PAUSE if COMPILED else 256  # moves between two looks at the clock; no influence on the result
 UNIT = 1 << 40  # one full pass in integer cost
 COPIES = 8
+DESCENT = 10_240  # most moves of an island in one round of the descent
+SMALL = 300  # operations up to which the descent tries the budget itself first
+DESCENT_HOT, DESCENT_COLD = 0.3, 0.03  # its temperatures, in mean costs of an operation
 
 
 class Island:
@@ -52,6 +63,10 @@ class Island:
         self.annealer.weight = self.mean_cost / max(1.0, float(graph.sizes.mean())) / 10
         self.since = 0
         self.load(order)
+        self.target = budget
+        self.fits = order  # the schedule of the smallest peak so far
+        self.fits_bytes = self.annealer.peak()
+        self.step = max(1, (self.fits_bytes - budget) // (1 if len(graph) <= SMALL else 12))
 
     def load(self, order: list[int]) -> None:
         """Continue from `order`."""
@@ -63,6 +78,30 @@ class Island:
         hot = self.mean_cost * 10 ** self.draws.uniform(-1.5, 0.5)
         cold = self.mean_cost * 10 ** self.draws.uniform(-4.0, -2.5)
         self.annealer.heat(hot, cold, moves)
+
+    def descend(self, moves: int) -> None:
+        """Prepare a round that looks for a peak one step below the smallest so far."""
+        self.annealer.set_budget(max(self.target, self.fits_bytes - self.step))
+        self.annealer.forget_best()
+        if self.fits_bytes - self.step <= self.target:
+            self.heat(moves)  # at the budget itself: as hot as any other round
+        else:
+            self.annealer.heat(self.mean_cost * DESCENT_HOT, self.mean_cost * DESCENT_COLD, moves)
+
+    def settle(self) -> None:
+        """After such a round: a longer step if it succeeded, otherwise a shorter one."""
+        best = self.annealer.best_order()
+        if best:
+            self.load(best)
+            self.fits, self.fits_bytes = best, self.annealer.peak()
+            self.step = max(1, self.step * 4 // 3)
+        else:
+            if self.draws.random() < 0.5:
+                self.load(self.fits)
+            away = self.fits_bytes - self.target
+            self.step = self.step // 2
+            if self.step <= away // 64:
+                self.step = max(1, away)  # stuck: all the way at once, as a way out
 
     def advance(self, moves: int) -> None:
         """Make `moves` moves, a multiple of 256."""
@@ -81,7 +120,8 @@ class Search:
     Args:
         graph: the problem.
         budget: bytes.
-        order: any legal order to start from; with `free` False its first computations keep their order.
+        starts: legal orders to start from, one for each island; with `free` False their first computations
+            keep the graph's order.
         free: first computations may change their order.
         seed: of all random draws.
         offload: what moving values to another store costs, or None.
@@ -97,36 +137,41 @@ class Search:
         self,
         graph: Graph,
         budget: int,
-        order: list[int],
+        starts: Sequence[list[int]],
         free: bool,
         seed: int,
         offload: Offload | None = None,
     ) -> None:
         self.budget = budget
-        self.first = order
         self.islands = [
-            Island(graph, order, budget, free, seed * ISLANDS + i + 1, offload) for i in range(ISLANDS)
+            Island(graph, start, budget, free, seed * ISLANDS + i + 1, offload)
+            for i, start in zip(range(ISLANDS), itertools.cycle(starts), strict=False)
         ]
         self.order: list[int] | None = None
         self.cost = -1
-        self.lowest = order
-        self.lowest_bytes = self.islands[0].annealer.peak()
+        self.lowest, self.lowest_bytes = self.islands[0].fits, self.islands[0].fits_bytes
+        self.descending = True
+        self.descent = min(DESCENT, max(2_560, 25 * len(graph) // 256 * 256))
         self.moves = 0
         self.left = 0
         self.length = min(204_800, max(20_480, 25_600 * (1 + len(graph) // 64)))
-        self.soft = budget  # the budget of the present round, above the real one while nothing fits
-        if self.lowest_bytes <= budget:
-            self.order, self.cost = order, self.islands[0].annealer.cost
+        for island in self.islands:
+            if island.fits_bytes <= budget and (self.order is None or island.annealer.cost < self.cost):
+                self.order, self.cost = island.fits, island.annealer.cost
+        self.settled, self.settled_cost = self.order, self.cost
+        self._settle()
 
     def run(self, moves: int, deadline: float, enough: int = 0) -> None:
         """Search until `moves` moves in total, the deadline, or a cost of at most `enough`."""
         with ThreadPoolExecutor(ISLANDS if COMPILED else 1) as pool:
             while self.moves < moves and time.monotonic() < deadline:
-                if self.order is not None and self.cost <= enough:
+                # looked at where compiled and interpreted runs both stop for a moment
+                if self.order is not None and self.cost <= enough and self.moves % (PAUSE * ISLANDS) == 0:
                     return
                 if self.left == 0:
                     self._begin()
-                step = min(SLICE, self.left, -(-(moves - self.moves) // (256 * ISLANDS)) * 256)
+                pause = PAUSE - self.moves // ISLANDS % PAUSE
+                step = min(SLICE, pause, self.left, -(-(moves - self.moves) // (256 * ISLANDS)) * 256)
                 list(pool.map(Island.advance, self.islands, [step] * ISLANDS))
                 self.moves += step * ISLANDS
                 self.left -= step
@@ -135,46 +180,52 @@ class Search:
                     self._end()
 
     def _begin(self) -> None:
+        if self.order is None:
+            self.left = self.descent
+            for island in self.islands:
+                island.descend(self.descent)
+            return
         self.left = self.length
         for island in self.islands:
             island.heat(self.length)
 
     def _collect(self) -> None:
-        if self.soft > self.budget:
-            return
+        """The best of all, as of now: of equal ones the earlier round's, then the earlier island's."""
+        self.order, self.cost = self.settled, self.settled_cost
         for island in self.islands:
             best = island.annealer.best_cost
-            if best >= 0 and (self.order is None or best < self.cost):
+            if island.annealer.budget == self.budget and best >= 0 and (self.cost < 0 or best < self.cost):
                 self.order, self.cost = island.annealer.best_order(), best
 
     def _end(self) -> None:
-        self.length = min(2_560_000, int(self.length * 1.2) // 256 * 256)
-        if self.order is None:
-            self._lower()
+        self.settled, self.settled_cost = self.order, self.cost
+        if self.descending:
+            for island in self.islands:
+                island.settle()
+            self._settle()
             return
+        self.length = min(2_560_000, int(self.length * 1.2) // 256 * 256)
         for island in self.islands:
             own = island.annealer.best_order()
             draw = island.draws.random()
             if not own or draw < 0.35:
-                island.load(self.order)
+                island.load(self.order or island.fits)
             elif draw < 0.45:
-                island.load(self.first)
+                island.load(island.fits)
             else:
                 island.load(own)
 
-    def _lower(self) -> None:
-        """Nothing fits yet: choose the next round's budget and where it starts."""
+    def _settle(self) -> None:
+        """The end of a round of the descent; the last one hands over to annealing at the budget itself."""
+        lowest = min(self.islands, key=lambda island: island.fits_bytes)
+        if lowest.fits_bytes < self.lowest_bytes:
+            self.lowest, self.lowest_bytes = lowest.fits, lowest.fits_bytes
+        if self.order is None:
+            return
+        self.descending = False
         for island in self.islands:
-            order = island.annealer.best_order() or island.annealer.order()
-            island.load(order)
-            peak = island.annealer.peak()
-            if peak < self.lowest_bytes:
-                self.lowest, self.lowest_bytes = order, peak
-        # half of the way from the smallest peak so far to the budget
-        self.soft = self.budget + (self.lowest_bytes - self.budget) // 2
-        if self.lowest_bytes - self.budget < self.budget // 256:
-            self.soft = self.budget
-        for island in self.islands:
+            if island.fits_bytes > self.budget:
+                island.fits, island.fits_bytes = lowest.fits, lowest.fits_bytes
+                island.load(lowest.fits)
+            island.annealer.set_budget(self.budget)
             island.annealer.forget_best()
-            island.annealer.set_budget(self.soft)
-            island.load(self.lowest)

@@ -1,0 +1,155 @@
+"""The minimum cut at one moment: which values to hold across one operation, and what the rest must cost.
+
+When operation `t` runs for the first time within the budget, every value read both sides of it is held (h) or
+computed again afterwards (x), and whatever is computed again reads operands that are held or computed again
+in turn:
+
+    minimise sum c_v x_v  subject to  h_v + x_v >= 1         for v across t
+                                      x_v <= h_u + x_u       for u an operand of v, both before t
+                                      sum s_v h_v + s_t <= budget,   h = 1 for operands of t
+
+This is the partitioner of reverse-mode differentiation (values to save against values to recompute) with the
+memory at `t` as its one constraint. Its linear relaxation is nearly integral and quick for 10^5 operations.
+It gives two things: a lower bound of the extra cost, stronger than the cover bound where recomputations build
+on one another, and the start of a search: hold what it holds, compute the rest again when it is first needed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, sparse
+
+from recoup._graph import Graph, Ints
+from recoup._solve._bounds import across_free, across_given, given_profile, reach
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """`extra_cost` that no schedule avoids; the values `held` across `step` in the relaxation, rounded."""
+
+    extra_cost: float
+    held: NDArray[np.bool_]
+    step: int
+
+
+def cut(
+    graph: Graph,
+    step: int,
+    across: NDArray[np.bool_],
+    before: NDArray[np.bool_],
+    budget: int,
+    time_limit: float,
+) -> Cut | None:
+    """Solve the relaxation at one operation.
+
+    Args:
+        graph: the problem.
+        step: the operation `t`.
+        across: values that are computed before `t` in every schedule and read by a first computation after
+        it. before: all values computed before `t` in every schedule; closed under operands.
+        budget: bytes.
+        time_limit: seconds.
+
+    Returns:
+        None if the solver did not finish.
+    """
+    operands = np.zeros(len(graph), dtype=bool)
+    operands[graph.operands(step)] = True
+    wanted = _closure(graph, across | operands) & before
+    values = np.nonzero(wanted)[0]
+    position = np.full(len(graph), -1)
+    position[values] = np.arange(len(values))
+    count = len(values)
+    needed = position[np.nonzero(across & wanted)[0]]
+    sources, readers = position[graph.edges[:, 0]], position[graph.edges[:, 1]]
+    inside = (sources >= 0) & (readers >= 0)
+    sources, readers = sources[inside], readers[inside]
+    rows, links = len(needed), len(sources)
+    covers = np.arange(rows)
+    link_rows = rows + np.arange(links)
+    row_ids = np.concatenate([covers, covers, link_rows, link_rows, link_rows, np.full(count, rows + links)])
+    columns = np.concatenate(
+        [needed, count + needed, count + readers, sources, count + sources, np.arange(count)]
+    )
+    scale = float(max(1, budget))
+    data = np.concatenate(
+        [np.ones(2 * rows), -np.ones(links), np.ones(2 * links), -graph.sizes[values] / scale]
+    )
+    matrix = sparse.csr_array((data, (row_ids, columns)), shape=(rows + links + 1, 2 * count))
+    room = (budget - int(graph.sizes[step])) / scale * (1 + 1e-7) + 1e-9
+    lower = np.concatenate([np.ones(rows), np.zeros(links), [-room]])
+    least = np.zeros(2 * count)
+    least[:count][operands[values]] = 1.0
+    total = graph.total_cost or 1.0
+    costs = graph.costs[values] / total
+    result = optimize.milp(
+        np.concatenate([np.zeros(count), costs]),
+        constraints=optimize.LinearConstraint(matrix, lb=lower),
+        bounds=optimize.Bounds(least, 1),
+        options={"time_limit": max(0.1, time_limit)},
+    )
+    if not result.success:
+        return None
+    held = np.zeros(len(graph), dtype=bool)
+    held[values] = result.x[:count] > 0.5
+    return Cut(max(0.0, float(result.fun) - 1e-7) * total, held, step)
+
+
+def peak_cut(graph: Graph, budget: int, *, free: bool, time_limit: float) -> Cut | None:
+    """The relaxation at the operation with the highest memory in one pass of the given order.
+
+    With the order `free` only what holds in every legal order is asked for: values whose users must come
+    after.
+    """
+    step = int(np.argmax(given_profile(graph)))
+    steps = np.array([step])
+    if free:
+        across = across_free(graph, steps)[0]
+        before = reach(step, graph.operand_lists(), len(graph))
+    else:
+        across = across_given(graph, steps)[0]
+        before = np.arange(len(graph)) < step
+    return cut(graph, step, across, before, budget, time_limit)
+
+
+def _closure(graph: Graph, values: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    seen = values.copy()
+    # operands come before their readers, so that one pass from the end suffices
+    starts, ids = graph.operand_starts.tolist(), graph.operand_ids
+    for v in range(len(graph) - 1, -1, -1):
+        if seen[v]:
+            seen[ids[starts[v] : starts[v + 1]]] = True
+    return seen
+
+
+def realise(graph: Graph, order: Sequence[int] | Ints, found: Cut) -> list[int]:
+    """The schedule that runs `order` (every operation once), drops what `found` does not hold when its
+    operation runs, and computes it again right before it is needed."""
+    operands = graph.operand_lists()
+    present = bytearray(len(graph))
+    result: list[int] = []
+    late = False
+    for op in np.asarray(order).tolist():
+        if late:
+            stack = [op]
+            while stack:
+                v = stack[-1]
+                missing = [u for u in operands[v] if not present[u]]
+                if missing:
+                    stack.extend(missing)
+                    continue
+                stack.pop()
+                if v == op or not present[v]:
+                    result.append(v)
+                    present[v] = 1
+        else:
+            result.append(op)
+            present[op] = 1
+            if op == found.step:
+                late = True
+                keep = found.held
+                present = bytearray(1 if keep[v] and present[v] else 0 for v in range(len(graph)))
+                present[op] = 1
+    return result
