@@ -42,7 +42,9 @@ def _scan(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     accs = [low.g.scalar(0, squeeze(s), d) for s, d in (full_shape(v.aval) for v in outs)]
     counter = low.g.constant(0, "int32")
     # half-precision rows are sliced in float32, and widening the whole array is moved out of the loop
-    stacked = [rules.widen(low.g, x) if x.dtype == "bfloat16" else x for x in stacked]
+    stacked = [
+        rules.widen(low.g, x) if x.dtype == "bfloat16" and not low.g.native_half else x for x in stacked
+    ]
     inits = [counter, *consts, *carries, *stacked, *accs]
     child = low.child(low.g.eqn)
     g = child.g

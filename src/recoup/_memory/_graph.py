@@ -56,6 +56,7 @@ class Graph:
         self.outputs: list[Node] = []
         self._next = 0
         self._seen: dict[Any, Node] = {}
+        self.native_half = False  # whether bfloat16 is moved and multiplied as it is (see `_tables`)
         self.eqn = -1  # the top-level equation now being lowered
 
     def add(

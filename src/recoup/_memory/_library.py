@@ -19,7 +19,8 @@ _ELEMENTS = ("float32", "float64", "bfloat16", "int8", "uint8")
 
 def library_dot(node: Node, t: Tables) -> bool:
     """Whether a product runs as a library call."""
-    if node.dtype not in _FLOATS or any(x.dtype != node.dtype for x in node.operands):
+    half = all(x.dtype == "bfloat16" for x in node.operands)
+    if not half and (node.dtype not in _FLOATS or any(x.dtype != node.dtype for x in node.operands)):
         return False
     nb, l_last, _, _ = node.attrs
     lhs, rhs = node.operands

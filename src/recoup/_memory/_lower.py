@@ -83,6 +83,7 @@ class Lowering:
         """For a computation of its own (a loop's body), attributed to the equation it is in."""
         graph = Graph()
         graph.eqn = eqn
+        graph.native_half = self.g.native_half
         return Lowering(graph, self.opaque, self.constants, barriers_hold=self.barriers_hold)
 
     def jaxpr(

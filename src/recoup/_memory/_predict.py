@@ -40,6 +40,7 @@ def _lower(jaxpr: Any, *, barriers_hold: bool) -> Lowering:
     """The program as a small graph."""
     inner, consts = _compat.open_jaxpr(jaxpr)
     g = Graph()
+    g.native_half = tables(_compat.JAX_VERSION).native_half
     lowering = Lowering(g, {}, {}, barriers_hold=barriers_hold)
     params = []
     for v in inner.invars:

@@ -18,12 +18,15 @@ def dot(
     last, None).
     """
     (lc, rc), (lb, rb) = contract, batch_dims
-    if lhs.dtype in HALF or rhs.dtype in HALF:
-        out = dot(g, widen(g, lhs), widen(g, rhs), contract, batch_dims, "float32")
-        return convert(g, out, dtype)
+    half = lhs.dtype in HALF or rhs.dtype in HALF
+    native = g.native_half and lhs.dtype == rhs.dtype == "bfloat16"
+    if half and not native:
+        return convert(g, dot(g, widen(g, lhs), widen(g, rhs), contract, batch_dims, "float32"), dtype)
     plain = _canonical(lhs, lb, lc) and _canonical(rhs, rb, rc)
     left, l_last = _side(g, lhs, lb, lc, contract_last=True, plain=plain)
     right, r_last = _side(g, rhs, rb, rc, contract_last=False, plain=plain)
+    if half and not (l_last and len(left.shape) == len(right.shape) == len(lb) + 2):
+        return convert(g, dot(g, widen(g, lhs), widen(g, rhs), contract, batch_dims, "float32"), dtype)
     batch = tuple([lhs.shape[d] for d in lb])
     l_free = tuple([s for d, s in enumerate(lhs.shape) if d not in lb and d not in lc])
     r_free = tuple([s for d, s in enumerate(rhs.shape) if d not in rb and d not in rc])

@@ -199,7 +199,7 @@ def widen(g: Graph, x: Node) -> Node:
 
 def data(g: Graph, op: str, shape: Shape, dtype: str, operands: Sequence[Node], attrs: Any = None) -> Node:
     """An operation that moves elements between places; bfloat16 is moved as float32."""
-    if dtype == "bfloat16":
+    if dtype == "bfloat16" and not g.native_half:
         wide = tuple([widen(g, x) for x in operands])
         return convert(g, g.add(op, shape, "float32", wide, attrs), dtype)
     return g.add(op, shape, dtype, tuple(operands), attrs)
@@ -210,7 +210,8 @@ def elementwise(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: An
 
     bfloat16 arithmetic is done in float32: operands are widened, the result is rounded.
     """
-    if op not in MOVES and any(a.dtype == "bfloat16" for a in args):
+    native = op in MOVES or (op == "select" and g.native_half)
+    if not native and any(a.dtype == "bfloat16" for a in args):
         wide = tuple([widen(g, a) for a in args])
         if dtype != "bfloat16":
             return elementwise(g, op, dtype, wide, attrs)

@@ -52,7 +52,7 @@ def _scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     dn = p["dimension_numbers"]
     attrs = (eqn.primitive.name, str(dn), str(p["mode"]))
     operand, indices, updates = xs
-    if updates.dtype == "bfloat16":
+    if updates.dtype == "bfloat16" and not low.g.native_half:
         updates = rules.widen(low.g, updates)
     shape = tuple(eqn.invars[2].aval.shape)
     indices, n = _rows(low, eqn, indices, dn.operand_batching_dims)

@@ -45,6 +45,7 @@ class Tables:
     """One compiler's numbers."""
 
     library_ops: frozenset[str]
+    native_half: bool = False  # bfloat16 is moved and multiplied as it is
     library_min_elements: int = 4096  # in the result or an operand
     library_min_dot: int = 8  # the largest of m, k, n
     code_duplication: int = 15  # times one producer may be emitted inside a fusion
@@ -66,6 +67,7 @@ LIBRARY_TRIGONOMETRIC = frozenset({"cosine", "sine", "tan"})  # from JAX 0.12 on
 _OLD = Tables(library_ops=LIBRARY_UNARY | LIBRARY_BINARY)
 _NEW = Tables(
     library_ops=LIBRARY_UNARY | LIBRARY_BINARY | LIBRARY_TRIGONOMETRIC,
+    native_half=True,
     concatenate_columns=0,
     concatenate_row_bytes=64,
     concatenate_bytes=2048,
