@@ -333,6 +333,24 @@ def hvp_bytes(full: bool) -> None:
     table(["form", "forward over reverse", "reverse over reverse"], rows)
 
 
+def second_store(full: bool) -> None:
+    say("## A second store on disk: 10,000 steps of 64 KiB, 20 slots in memory")
+    import tempfile
+
+    n, slots, rows = 10_000, 20, []
+    with tempfile.TemporaryDirectory() as directory, recoup.DiskStore(directory, transfer_cost=5.0) as store:
+        disk = {"checkpoints": slots, "store": store}
+        forms = {
+            "binomial, 20 slots": known(ours(checkpoints=slots), n),
+            "and a state on disk every 231 steps": known(ours(store_every=231, **disk), n),
+            "and where predicted cheapest": known(ours(**disk), n),
+        }
+        programs = {k: compiled(jax.value_and_grad(f, (0, 1)), *inputs())[0] for k, f in forms.items()}
+        times = race(programs, inputs(), rounds=1)
+        rows = [[k, f"{temp_mib(p):.2f}", *seconds(times[k])] for k, p in programs.items()]
+    table(["", "temporaries MiB", "time", "processor time"], rows)
+
+
 SECTIONS = {
     "counts": counts,
     "compile": compile_times,
@@ -342,6 +360,7 @@ SECTIONS = {
     "weight": captured_weight,
     "agreement": agreement,
     "second": hvp_bytes,
+    "store": second_store,
 }
 
 

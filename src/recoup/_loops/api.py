@@ -6,7 +6,7 @@ explained by `loop_plan`, and described in docs/loops.md with its measurements.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,9 @@ from recoup._loops import capture as cap
 from recoup._loops.capture import has_debug
 from recoup._loops.choose import LoopPlan
 from recoup._loops.compute import run_p
+from recoup._loops.disk import DiskStore, disk_scan
 from recoup._loops.nested import segment_scan
+from recoup._loops.offload import choose_interval, offloaded_scan
 from recoup._loops.prepare import (
     INDEX,
     concrete,
@@ -53,6 +55,8 @@ def scan(
     checkpoints: int | None = None,
     budget: int | str | None = None,
     method: str = "auto",
+    store: "DiskStore | Literal['host'] | None" = None,
+    store_every: int | None = None,
 ) -> tuple[Carry, Any]:
     """`jax.lax.scan` whose reverse pass holds few states.
 
@@ -65,6 +69,10 @@ def scan(
         budget: bytes, or a size such as "16MiB", that the loop's temporaries may take; the cheapest mechanism
             that is predicted to fit is used.
         method: "auto", or "all" (plain), "levels" (nested scans), "binomial" to insist.
+        store: where states beyond `checkpoints` may go: "host" (host memory, for accelerators) or a
+            `recoup.DiskStore` (a directory, for CPUs; reverse mode of first order only). Needs `checkpoints`.
+        store_every: steps between states in that store; by default where predicted cheapest from the cost of
+            moving a state, in which case a short loop may not use the store at all.
 
     Returns:
         (carry, ys), equal to the bit to `jax.lax.scan`'s.
@@ -76,6 +84,11 @@ def scan(
     """
     n = length_of(xs, length)
     traced = trace_scan(f, init, xs, n)
+    if store is not None or store_every is not None:
+        out: tuple[Carry, Any] = _scan_in_pieces(
+            f, traced, xs, n, reverse, unroll, checkpoints, store, store_every
+        )
+        return out
     plan = plan_scan(traced, n, checkpoints, budget, method)
     if plan.method == "levels" and has_debug(traced.body.jaxpr):
         plan = plan_scan(traced, n, None, None, "binomial")  # its forward pass alone prints
@@ -100,6 +113,29 @@ def scan(
     )
     out = run_p.bind(jnp.int32(n), *traced.body.consts, *traced.init, *traced.xs, loop=loop, save=False)
     return jax.tree.unflatten(traced.body.out_tree, out)  # type: ignore[no-any-return]
+
+
+def _scan_in_pieces(
+    f: Any, traced: Any, xs: Any, n: int, reverse: bool, unroll: int, slots: Any, store: Any, every: Any
+) -> Any:
+    """`scan` with a second store."""
+    if store is None or slots is None:
+        raise ValueError("scan: store= goes with checkpoints=, and store_every= with store=")
+    if store != "host" and not isinstance(store, DiskStore):
+        raise ValueError(f"scan: store must be 'host' or a recoup.DiskStore, got {store!r}")
+    if every is not None and every < 1:
+        raise ValueError(f"scan: store_every must be at least 1, got {every}")
+    cost = 1.0 if store == "host" else store.transfer_cost
+    interval = choose_interval(n, slots, cost) if every is None else every
+
+    def inner(c: Any, x: Any, m: int) -> Any:
+        return scan(f, c, x, m, reverse, unroll, checkpoints=slots)
+
+    if interval >= n:
+        return inner(traced.init_tree(), xs, n)
+    if store == "host":
+        return offloaded_scan(inner, traced.init_tree(), xs, n, interval, reverse)
+    return disk_scan(store, traced, xs, n, interval, reverse, slots, inner, max(int(unroll), 1))
 
 
 def fori_loop(
