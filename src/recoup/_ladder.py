@@ -14,7 +14,7 @@ from recoup._inline import Flat
 from recoup._loop_pairs import Pair
 from recoup._memory import Prediction
 from recoup._planner.ladder import Rung, ladder, pareto_by
-from recoup._planner.layout import Layout
+from recoup._planner.layout import Layout, layout
 from recoup._program import Program
 from recoup._rewrite import rewrite
 from recoup._trace import Traced, to_program
@@ -109,27 +109,34 @@ class Ladder:
 def build(traced: Traced, *, progress: Any = None) -> Ladder:
     """Plans a traced step at every level of memory. Nothing compiles."""
     pairs = _loop_pairs.find_pairs(traced.flat)
-    plain_flops = traced.program.flops
-    plain_price = sum(op.cost for op in traced.program.ops)
+    program = traced.program
+    price = sum(op.cost for op in program.ops)
+    untouched = Rung(tuple(range(len(program.ops))), frozenset(), 0, 0.0, program.flops)
+    variant = Variant((-1,) * len(pairs), traced.flat, program, layout(program))
+    plain = Step(variant, untouched, 0, 0.0, 0.0, traced.donated)
+    ceiling = plain.prediction.high.temporaries_bytes
     steps: list[Step] = []
     choices = list(loop_choices(pairs))
     for number, choice in enumerate(choices):
         if progress is not None and len(choices) > 1:
             progress.stage(f"planning, loop trade {number + 1} of {len(choices)}")
-        if all(c < 0 for c in choice):
-            flat, program = traced.flat, traced.program
+        as_it_is = all(c < 0 for c in choice)
+        if as_it_is:
+            flat, changed = traced.flat, program
         else:
             flat = _loop_pairs.apply(traced.flat, pairs, choice)
-            program = to_program(flat, traced.argument_names, traced.donated)
-        plan, rungs = ladder(program, **(dict(targets=6, resolutions=(8,)) if pairs else {}))
-        variant = Variant(choice, flat, program, plan)
-        price = sum(op.cost for op in program.ops) - plain_price
-        for rung in rungs:
-            cost, extra = rung.cost + price, rung.flops - plain_flops
-            steps.append(Step(variant, rung, rung.peak_bytes, cost, extra, traced.donated))
-    first, rest = steps[0], steps[1:]
-    front = pareto_by(rest, first.peak_bytes)
-    return Ladder((first, *_spaced(front)), tuple(pairs), traced)
+            changed = to_program(flat, traced.argument_names, traced.donated)
+        if pairs:
+            plan, rungs = ladder(changed, ceiling_bytes=ceiling, targets=6, resolutions=(8,))
+        else:
+            plan, rungs = ladder(changed, ceiling_bytes=ceiling)
+        variant = Variant(choice, flat, changed, plan)
+        dearer = sum(op.cost for op in changed.ops) - price
+        for rung in rungs[1:] if as_it_is else rungs:
+            extra = rung.flops - program.flops
+            steps.append(Step(variant, rung, rung.peak_bytes, rung.cost + dearer, extra, traced.donated))
+    front = pareto_by(steps, ceiling + 1 if not pairs else max((s.peak_bytes for s in steps), default=0) + 1)
+    return Ladder((plain, *_spaced(front)), tuple(pairs), traced)
 
 
 def loop_choices(pairs: Sequence[Pair], limit: int = 18) -> list[tuple[int, ...]]:

@@ -1,8 +1,9 @@
 """Program: a training step as operations and values, in the order in which it was traced. No JAX.
 
-Idea: everything that plans or reports works on this, whatever front end made it. An operation reads and writes values (by
-index); a value has bytes and one producer. Sizes are what a buffer of the value takes; whether the compiler gives it one is
-said by `Op.fusible`. Limits: one order, the traced one; the compiler may choose another (see `_memory`).
+Idea: everything that plans or reports works on this, whatever front end made it. An operation reads and
+writes values (by index); a value has bytes and one producer. Sizes are what a buffer of the value takes;
+whether the compiler gives it one is said by `Op.fusible`. Limits: one order, the traced one; the compiler may
+choose another (see `_memory`).
 """
 
 from collections import Counter
@@ -27,9 +28,10 @@ class Value:
 class Op:
     """An operation of the program.
 
-    `flops` are floating-point operations, `cost` is the planner's price of running it again (see `_cost`). `pure` operations
-    give the same result when run again; `fusible` ones are computed inside their readers where the compiler can; `heavy` ones
-    (products, convolutions, loops) never are. `source` is the user's line, `scope` the name stack.
+    `flops` are floating-point operations, `cost` is the planner's price of running it again (see `_cost`).
+    `pure` operations give the same result when run again; `fusible` ones are computed inside their readers
+    where the compiler can; `heavy` ones (products, convolutions, loops) never are. `source` is the user's
+    line, `scope` the name stack.
     """
 
     name: str
@@ -49,7 +51,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Program:
-    """Operations in traced order; `inputs` and `constants` are available from the start, `outputs` must survive."""
+    """Operations in traced order; `inputs` and `constants` exist from the start, `outputs` must survive."""
 
     ops: tuple[Op, ...]
     values: tuple[Value, ...]
@@ -66,6 +68,23 @@ class Program:
             for value in dict.fromkeys(op.reads):
                 readers[value].append(index)
         return tuple(tuple(r) for r in readers)
+
+    @cached_property
+    def sources(self) -> tuple[tuple[int, ...], ...]:
+        """For each operation the operations whose results it reads."""
+        made = [value.producer for value in self.values]
+        return tuple(tuple(dict.fromkeys(made[v] for v in op.reads if made[v] >= 0)) for op in self.ops)
+
+    @cached_property
+    def own_bytes(self) -> tuple[int, ...]:
+        """For each operation the bytes that it writes, results of the program apart."""
+        results = set(self.outputs)
+        return tuple(sum(self.values[v].bytes for v in op.writes if v not in results) for op in self.ops)
+
+    @cached_property
+    def absorbs(self) -> tuple[bool, ...]:
+        """For each operation whether the compiler can compute a fusible operand inside it."""
+        return tuple(op.fusible or op.name.startswith(("reduce", "arg")) for op in self.ops)
 
     @cached_property
     def own_results(self) -> tuple[int, ...]:

@@ -31,12 +31,9 @@ def assign(program: Program, plan: Layout, zones: Zones, level: Mapping[int, int
     zone_of: list[int] = []
     available: set[int] = set()  # values recomputed and held
     needs: dict[int, list[int]] = {}
-    for i, op in enumerate(ops):
-        if plan.epoch[i] == 0:
-            continue
-        for v in op.reads:
-            if level.get(v, KEPT) != KEPT and plan.epoch[values[v].producer] < plan.epoch[i]:
-                needs.setdefault(plan.window[i], []).append(v)
+    for window, v in plan.late_reads:
+        if v in level:
+            needs.setdefault(window, []).append(v)
     current, zone = 0, -1
     for i in range(len(ops)):
         if plan.window[i] != current:

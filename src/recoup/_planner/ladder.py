@@ -19,6 +19,10 @@ from recoup._planner.options import Choices, choices, choose, levels
 from recoup._program import Program
 
 
+_CANDIDATES = 100_000  # operations times candidates, for each division into zones
+_LARGE = 4_000  # operations
+
+
 @dataclass(frozen=True)
 class Rung:
     """One schedule of the ladder, with what the machine saw."""
@@ -31,18 +35,30 @@ class Rung:
 
 
 def ladder(
-    program: Program, *, targets: int = 24, resolutions: Sequence[int] = (4, 8, 16, 32, 64)
+    program: Program,
+    *,
+    ceiling_bytes: int | None = None,
+    targets: int = 20,
+    resolutions: Sequence[int] = (4, 8, 16, 32, 64),
 ) -> tuple[Layout, list[Rung]]:
     """The rungs from the plain program down. The first rung recomputes nothing.
 
     Args:
       program: what to plan.
+      ceiling_bytes: the plain program's temporaries, where a better instrument than the machine knows them; rungs are below.
       targets: how many peaks to aim at, for each division into zones.
       resolutions: into how many zones to divide an epoch; those with less than eight operations a zone are left out.
     """
+    # Each candidate is executed, in time linear in the program: a large program gets fewer of them.
+    size = max(1, len(program.ops))
+    targets = max(6, min(targets, _CANDIDATES // size))
+    cuts = max(6, min(16, _CANDIDATES // size))
+    if size > _LARGE:
+        resolutions = [n for n in resolutions if n in (8, 32, 64)]
     plan = layout(program)
     plain = execute(program, range(len(program.ops)), plan.window)
     first = Rung(tuple(range(len(program.ops))), frozenset(), plain.peak_bytes, 0.0, plain.flops)
+    ceiling = plain.peak_bytes if ceiling_bytes is None else min(plain.peak_bytes, ceiling_bytes)
     if not plan.crossing:
         return plan, [first]
     rungs: dict[tuple[int, ...], Rung] = {}
@@ -56,9 +72,9 @@ def ladder(
 
     divisions = {n: zones(program, plan, n) for n in resolutions if n <= max(4, len(program.ops) // 8)}
     for parts in divisions.values():
-        found = choices(program, plan, parts)
+        found = choices(program, plan, parts, cuts)
         lowest = _lowest(found)
-        for peak in np.geomspace(plain.peak_bytes, max(1, lowest), targets):
+        for peak in np.geomspace(max(1, ceiling), max(1, min(lowest, ceiling)), targets):
             kept = choose(found, int(peak))
             if kept is not None:
                 add(parts, kept)
@@ -69,7 +85,7 @@ def ladder(
             for finer in (2 * count, 4 * count):
                 if finer in divisions:
                     add(parts, kept, divisions[finer])
-    return plan, [first, *pareto_by(rungs.values(), first.peak_bytes)]
+    return plan, [first, *pareto_by(rungs.values(), ceiling + 1)]
 
 
 class Priced(Protocol):

@@ -26,6 +26,8 @@ class Layout:
     window: tuple[int, ...]  # 0 in the first epoch, then counting up through all late epochs
     free: frozenset[int]  # values that are there anyway: arguments, constants, results, small ones
     crossing: frozenset[int]  # values read in a later epoch than their own, `free` ones apart
+    droppable: tuple[int, ...]  # early values that may be recomputed
+    late_reads: tuple[tuple[int, int], ...]  # in order: a window, and a value of an earlier epoch that it reads
     trigger: tuple[int, ...]  # for each window the value whose arrival opens it; -1 for window 0
 
 
@@ -82,7 +84,20 @@ def layout(program: Program) -> Layout:
         if v not in free and any(epochs[r] > epochs[value.producer] for r in program.readers[v])
     )
     window, trigger = _windows(program, epochs)
-    return Layout(epochs, window, frozenset(free), crossing, trigger)
+    late = tuple(
+        (window[i], v)
+        for i, op in enumerate(program.ops)
+        if epochs[i]
+        for v in op.reads
+        if v in crossing and epochs[program.values[v].producer] < epochs[i]
+    )
+    last = max(epochs, default=0)
+    droppable = tuple(
+        v
+        for v, value in enumerate(program.values)
+        if v not in free and epochs[value.producer] < last and program.ops[value.producer].pure
+    )
+    return Layout(epochs, window, frozenset(free), crossing, droppable, late, trigger)
 
 
 def _windows(program: Program, epoch: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

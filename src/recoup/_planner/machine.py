@@ -41,42 +41,33 @@ def execute(program: Program, schedule: Sequence[int], window: Sequence[int] = (
     Raises:
       PlanError: an operation is missing, runs out of order, reads a value not yet computed, or is repeated although it must not.
     """
-    ops, values = program.ops, program.values
-    current = [-1] * len(values)  # the step that computed what a use reads now
-    done = [False] * len(ops)
+    ops, reads = program.ops, program.sources
+    made = [-1] * len(ops)  # the step that computed what a use reads now
     sources: list[list[int]] = []  # for each step the steps that it reads
     next_first = 0
     cost = flops = 0.0
     for step, index in enumerate(schedule):
         op = ops[index]
-        repeat = done[index]
-        if repeat and not op.pure:
-            raise PlanError(
-                f"step {step} repeats operation {index} ({op.name}, {op.source}), which may run only once"
-            )
-        if not repeat:
-            if index != next_first:
-                raise PlanError(f"step {step} runs operation {index} before operation {next_first}")
-            next_first += 1
-            done[index] = True
-        read = []
-        for v in op.reads:
-            if values[v].producer < 0:
-                continue
-            if current[v] < 0:
+        if made[index] >= 0:
+            if not op.pure:
                 raise PlanError(
-                    f"step {step} ({op.name}, {op.source}) reads a value that is not computed yet"
+                    f"step {step} repeats operation {index} ({op.name}, {op.source}), which may run only once"
                 )
-            read.append(current[v])
-        sources.append(read)
-        for v in op.writes:
-            current[v] = step
-        if repeat:
             cost += op.cost
+        elif index != next_first:
+            raise PlanError(f"step {step} runs operation {index} before operation {next_first}")
+        else:
+            next_first += 1
+        row = [made[o] for o in reads[index]]
+        if -1 in row:
+            raise PlanError(f"step {step} ({op.name}, {op.source}) reads a value that is not computed yet")
+        sources.append(row)
+        made[index] = step
         flops += op.flops
     if next_first != len(ops):
         raise PlanError(f"operation {next_first} ({ops[next_first].name}) is never computed")
-    live = _memory(program, schedule, sources, step_windows(schedule, window) if window else [0] * len(schedule))
+    windows = step_windows(schedule, window) if window else [0] * len(schedule)
+    live = _memory(program, schedule, sources, windows)
     return Run(tuple(live), cost, flops)
 
 
@@ -99,32 +90,33 @@ def step_windows(schedule: Sequence[int], window: Sequence[int]) -> list[int]:
 def _memory(
     program: Program, schedule: Sequence[int], sources: Sequence[Sequence[int]], window: Sequence[int]
 ) -> list[int]:
-    ops, values = program.ops, program.values
+    ops, absorbs, own = program.ops, program.absorbs, program.own_bytes
     steps = len(schedule)
     last = [-1] * steps
     # A value needs a buffer if it is not fusible, a heavy operation reads it, it is dear and read twice, or it waits for a
     # later window.
     buffered = [not ops[i].fusible for i in schedule]
     shared = [False] * steps
-    for step in range(steps):
-        op = ops[schedule[step]]
-        inside = op.fusible or op.name.startswith(("reduce", "arg"))
-        for source in sources[step]:
-            if not inside or window[source] != window[step] or (shared[source] and ops[schedule[source]].dear):
-                buffered[source] = True
-            shared[source] = True
-    results = set(program.outputs)
+    for step, row in enumerate(sources):
+        inside, here = absorbs[schedule[step]], window[step]
+        for source in row:
+            if not buffered[source]:
+                if not inside or window[source] != here or (shared[source] and ops[schedule[source]].dear):
+                    buffered[source] = True
+                shared[source] = True
     sizes = [0] * steps
     ends = [0] * steps
     for step in range(steps - 1, -1, -1):
-        end = max(step, last[step])
-        reach = step if buffered[step] else end
-        for source in sources[step]:
-            if reach > last[source]:
-                last[source] = reach
-        if buffered[step]:
-            sizes[step] = sum(values[v].bytes for v in ops[schedule[step]].writes if v not in results)
+        end = last[step]
+        if end < step:
+            end = step
         ends[step] = end
+        if buffered[step]:
+            sizes[step] = own[schedule[step]]
+            end = step
+        for source in sources[step]:
+            if end > last[source]:
+                last[source] = end
     workspace = np.array([ops[i].workspace_bytes for i in schedule], dtype=np.int64)
     size, end_of = np.array(sizes, dtype=np.int64), np.array(ends, dtype=np.int64)
     change = np.zeros(steps + 1, dtype=np.int64)

@@ -43,13 +43,11 @@ class Choices:
 
 def levels(program: Program, plan: Layout, zones: Zones, kept: frozenset[int] | set[int]) -> dict[int, int]:
     """The level of every early value that is not kept. A value that may not be recomputed is kept."""
-    last = max(plan.epoch, default=0)
     level = {}
-    for v, value in enumerate(program.values):
-        p = value.producer
-        if p < 0 or v in kept or v in plan.free or plan.epoch[p] >= last or not program.ops[p].pure:
-            continue
-        level[v] = RESTART if v in zones.boundary else LOCAL
+    boundary = zones.boundary
+    for v in plan.droppable:
+        if v not in kept:
+            level[v] = RESTART if v in boundary else LOCAL
     return level
 
 
