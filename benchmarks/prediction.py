@@ -2,10 +2,10 @@
 
     python -m benchmarks.prediction [--scale small|bench] [--set zoo|mixed|all] [--json FILE] [NAME ...]
 
-Each zoo model is taken as it is written and with `jax.checkpoint` by hand under two policies; the mixed set
-takes the gradients of four small models with float32 parameters and bfloat16 arithmetic. Printed for each: the
-compiled arena (the compiler's memory analysis, barriers kept), the prediction and its interval, the error, and
-the times of both. Times are of one run on a possibly busy machine: read their ratio.
+Each zoo model is taken as it is written and with `jax.checkpoint` by hand under two policies; the mixed
+set takes the gradients of four small models with float32 parameters and bfloat16 arithmetic. Printed for
+each: the compiled arena (the compiler's memory analysis, barriers kept), the prediction and its interval, the
+error, and the times of both. Times are of one run on a possibly busy machine: read their ratio.
 """
 
 import argparse

@@ -42,7 +42,7 @@ def test_training_step(name, donate):
 def test_mixed_precision(name):
     step, args = mixed_precision(name)
     truth = compiled(step, *args)
-    assert error(truth, predict(jax.make_jaxpr(step)(*args))) <= 0.07
+    assert error(truth, predict(jax.make_jaxpr(step)(*args))) <= 0.11
 
 
 def test_regions_cost_less_and_the_model_sees_it():
