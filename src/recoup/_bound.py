@@ -1,7 +1,8 @@
 """What no plan can go below. No JAX.
 
-Idea: every argument and every result exists at the end, and while a heavy operation runs its operands and results exist: those
-operands that the compiler cannot compute inside the operation (anything fusible might be).
+Idea: every argument and every result exists at the end, and while a heavy operation runs its operands and
+results exist: those operands that the compiler cannot compute inside the operation (anything fusible might
+be).
 Limits: a simple bound; planners give better ones for chains and small graphs.
 """
 

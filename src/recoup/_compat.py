@@ -64,11 +64,13 @@ def close_jaxpr(
 ) -> Any:
     """A closed jaxpr of these parts. `like` gives the names of arguments and results for error messages."""
     effects = frozenset().union(*(eqn.effects for eqn in eqns)) if eqns else frozenset()
-    info = None
+    info = debug_info("recoup", _closed, (None,), {}, sourceinfo="<recoup>")._replace(
+        arg_names=None, result_paths=None
+    )
     if like is not None:
         inner, _ = open_jaxpr(like)
-        if len(inner.invars) == len(invars) and len(inner.outvars) == len(outvars):
-            info = inner.debug_info
+        same = len(inner.invars) == len(invars) and len(inner.outvars) == len(outvars)
+        info = inner.debug_info if same else no_names(inner)
     if JAXPR_HOLDS_CONSTS:
         return jec.Jaxpr(
             list(constvars),
@@ -422,7 +424,7 @@ def zero_cotangent(aval: Any) -> Any:
 
 
 def user_line() -> str:
-    """" at file:line" of the innermost line outside JAX and recoup on the Python stack, or nothing."""
+    """ " at file:line" of the innermost line outside JAX and recoup on the Python stack, or nothing."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame = frame.f_back

@@ -1,10 +1,12 @@
 """What an equation costs: floating-point operations counted from the jaxpr, loops times their length.
 
-Idea: the compiler's own count takes a loop body once, whatever its length, so the count is made on the jaxpr. Products count
-2·m·n·k, convolutions 2 per multiply-add, elementwise operations and reductions one per element; moving data counts nothing.
-`price` is what the planner minimises: FLOPs, plus what reading and writing the arrays costs on a machine that does
-`FLOPS_PER_BYTE` operations in the time of one byte, so that a recomputation that only moves memory is not free.
-Limits: a branch costs its dearest arm, a `while` one turn of its body (its length is data); transcendental functions count one.
+Idea: the compiler's own count takes a loop body once, whatever its length, so the count is made on the jaxpr.
+Products count 2·m·n·k, convolutions 2 per multiply-add, elementwise operations and reductions one per
+element; moving data counts nothing. `price` is what the planner minimises: FLOPs, plus what reading and
+writing the arrays costs on a machine that does `FLOPS_PER_BYTE` operations in the time of one byte, so that a
+recomputation that only moves memory is not free.
+Limits: a branch costs its dearest arm, a `while` one turn of its body (its length is data); transcendental
+functions count one.
 """
 
 import math
@@ -17,11 +19,21 @@ FLOPS_PER_BYTE = 2.0  # a desktop CPU: about 50-100 GFLOP/s against 20-40 GB/s
 RANDOM_BITS_FLOPS = 100  # one block of threefry is about a hundred integer operations for two words
 
 MOVES_DATA = frozenset(
-    ["broadcast_in_dim", "reshape", "transpose", "convert_element_type", "bitcast_convert_type", "squeeze", "expand_dims", "slice", "dynamic_slice", "dynamic_update_slice", "concatenate", "pad", "rev", "gather", "copy", "copy_p", "iota", "stop_gradient", "split", "stack", "select_n", "device_put", "optimization_barrier", "recoup_barrier", "name", "random_wrap", "random_unwrap", "random_seed", "pjit", "real", "imag"]
-)
+    [
+        "broadcast_in_dim", "reshape", "transpose", "convert_element_type", "bitcast_convert_type",
+        "squeeze", "expand_dims", "slice", "dynamic_slice", "dynamic_update_slice", "concatenate",
+        "pad", "rev", "gather", "copy", "copy_p", "iota", "stop_gradient", "split", "stack", "select_n",
+        "device_put", "optimization_barrier", "recoup_barrier", "name", "random_wrap", "random_unwrap",
+        "random_seed", "pjit", "real", "imag"
+    ]
+)  # fmt: skip
 _REDUCTIONS = frozenset(
-    ["reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin", "reduce_precision", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "reduce"]
-)
+    [
+        "reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or",
+        "reduce_xor", "argmax", "argmin", "reduce_precision", "cumsum", "cumprod", "cummax", "cummin",
+        "cumlogsumexp", "reduce"
+    ]
+)  # fmt: skip
 
 
 def flops(jaxpr: Any) -> float:
@@ -36,7 +48,7 @@ def eqn_flops(eqn: Any) -> float:
     if name == "dot_general":
         (contract, _), _ = params["dimension_numbers"]
         lhs = eqn.invars[0].aval.shape
-        return 2.0 * math.prod(eqn.outvars[0].aval.shape) * math.prod(lhs[d] for d in contract)
+        return float(2.0 * math.prod(eqn.outvars[0].aval.shape) * math.prod(lhs[d] for d in contract))
     if name == "conv_general_dilated":
         return _conv_flops(eqn)
     if name == "scan":
@@ -53,7 +65,7 @@ def eqn_flops(eqn: Any) -> float:
         return 0.0
     if name in ("random_bits", "threefry2x32", "random_split", "random_fold_in"):
         return float(RANDOM_BITS_FLOPS * max(_elements(v) for v in eqn.outvars))
-    if name in _REDUCTIONS or name.startswith(("reduce_window", "select_and")) or name.startswith("scatter"):
+    if name in _REDUCTIONS or name.startswith(("reduce_window", "select_and", "scatter")):
         return float(max((_elements(v) for v in [*eqn.invars, *eqn.outvars]), default=0))
     if name == "sort":
         size = _elements(eqn.invars[0])
@@ -72,7 +84,7 @@ def eqn_flops(eqn: Any) -> float:
         "schur",
     ):
         shape = eqn.invars[0].aval.shape
-        return 2.0 * math.prod(shape) * (shape[-1] if shape else 1)
+        return float(2.0 * math.prod(shape) * (shape[-1] if shape else 1))
     if name == "fft":
         size = _elements(eqn.outvars[0])
         return 5.0 * size * max(1.0, math.log2(max(2, math.prod(params["fft_lengths"]))))
@@ -104,9 +116,10 @@ def _conv_flops(eqn: Any) -> float:
     out = eqn.outvars[0].aval.shape
     spatial = math.prod(kernel[d] for d in numbers.rhs_spec[2:])
     in_features = kernel[numbers.rhs_spec[1]]
-    # Holes that dilation puts into an operand are skipped by any sensible kernel: count the operand's own elements.
+    # Holes that dilation puts into an operand are skipped by any sensible kernel: count the operand's own
+    # elements.
     dilation = math.prod(eqn.params["lhs_dilation"])
-    return 2.0 * math.prod(out) * spatial * in_features / dilation
+    return float(2.0 * math.prod(out) * spatial * in_features / dilation)
 
 
 def _elements(atom: Any) -> int:

@@ -1,6 +1,7 @@
-"""A rung of the ladder as a Plan: what is recomputed, from what, for whom, and the repeats that a file stores.
+"""A rung of the ladder as a Plan: what runs again, from what, for whom, and what a file stores.
 
-Limits: a recipe lists at most `_RECIPE` operations; a decision's FLOPs are those of its own operation, so that they add up.
+Limits: a recipe lists at most `_RECIPE` operations; a decision's FLOPs are those of its own operation, so
+that they add up.
 """
 
 import hashlib
@@ -79,9 +80,9 @@ def apply_plan(traced: Traced, plan: Plan) -> Flat:
     found = fingerprint(traced.program)
     if found != plan.fingerprint:
         raise PlanError(
-            f"this plan was made for another step (fingerprint {plan.fingerprint}, this step has {found}): the step's code, "
-            f"shapes, dtypes, donated arguments or JAX version differ (made with JAX {plan.made_with.get('jax', '?')}, "
-            f"this is {jax.__version__}); plan again"
+            f"this plan was made for another step (fingerprint {plan.fingerprint}, this step has {found}): "
+            "the step's code, shapes, dtypes, donated arguments or JAX version differ "
+            f"(made with JAX {plan.made_with.get('jax', '?')}, this is {jax.__version__}); plan again"
         )
     flat = traced.flat
     pairs = {(p.forward, p.backward): p for p in _loop_pairs.find_pairs(flat)}
@@ -89,7 +90,8 @@ def apply_plan(traced: Traced, plan: Plan) -> Flat:
         pair = pairs.get((trade.forward, trade.backward))
         if pair is None:
             raise PlanError(
-                f"the plan trades between operations {trade.forward} and {trade.backward}, which are no loop pair"
+                f"the plan trades between operations {trade.forward} and {trade.backward}, "
+                "which are no loop pair"
             )
         cut = Cut(frozenset(trade.kept), 0, frozenset(trade.recomputed), 0.0)
         flat = _loop_pairs.apply(flat, [replace(pair, cuts=(cut,))], [0])
@@ -215,7 +217,7 @@ def _loop_decisions(pair: Pair, cut: Cut | None, flat: Flat) -> list[Decision]:
     found = []
     for v in sorted(rows | kept):
         value = program.values[v]
-        op = program.ops[value.producer] if value.producer >= 0 else None
+        maker = program.ops[value.producer] if value.producer >= 0 else None
         recompute = v not in kept
         recipe, inputs = _recipe(program, v, set(again)) if recompute else ((), ())
         found.append(
@@ -223,13 +225,13 @@ def _loop_decisions(pair: Pair, cut: Cut | None, flat: Flat) -> list[Decision]:
                 action="recompute" if recompute else "keep",
                 value=f"{pair.length} x {value.text}",
                 bytes=value.bytes,
-                op=op.name if op else "operand",
-                source=op.source if op and op.source else _loop_source(pair, program),
-                scope=op.scope if op else "",
+                op=maker.name if maker else "operand",
+                source=maker.source if maker and maker.source else _loop_source(pair, program),
+                scope=maker.scope if maker else "",
                 use=use.primitive.name,
                 recipe=recipe,
                 inputs=inputs,
-                flops=op.flops if op and recompute and value.producer in again else 0.0,
+                flops=maker.flops if maker and recompute and value.producer in again else 0.0,
                 iterations=pair.length,
             )
         )
@@ -238,8 +240,8 @@ def _loop_decisions(pair: Pair, cut: Cut | None, flat: Flat) -> list[Decision]:
         op = program.ops[o]
         text = f"{pair.length} x {program.values[op.writes[0]].text}"
         found.append(
-            Decision("recompute", text, 0, op.name, op.source, op.scope, use="recomputation", flops=op.flops,
-                     iterations=pair.length)
+            Decision("recompute", text, 0, op.name, op.source, op.scope, use="recomputation",
+                     flops=op.flops, iterations=pair.length)
         )  # fmt: skip
     return found
 

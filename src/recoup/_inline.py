@@ -1,9 +1,10 @@
 """A step as one flat jaxpr: calls inlined, dead code and duplicates removed.
 
-Idea: planning sees the whole joint program (forward, backward, optimizer) as one list of equations. Calls that only group
-equations (`jit`, `closed_call`, undifferentiated custom derivatives) are inlined; whatever has a meaning of its own (loops,
-branches, sharded regions, `jax.checkpoint` regions unless asked otherwise) stays one equation. Duplicates are merged because the
-compiler merges them too, so a plan must not count them twice.
+Idea: planning sees the whole joint program (forward, backward, optimizer) as one list of equations. Calls
+that only group equations (`jit`, `closed_call`, undifferentiated custom derivatives) are inlined; whatever
+has a meaning of its own (loops, branches, sharded regions, `jax.checkpoint` regions unless asked otherwise)
+stays one equation. Duplicates are merged because the compiler merges them too, so a plan must not count them
+twice.
 Limits: a call with shardings, layouts or compiler options of its own stays a call.
 """
 
@@ -50,8 +51,8 @@ def flatten(closed: Any, *, dissolve_regions: bool = False) -> Flat:
 
     Args:
       closed: a closed jaxpr.
-      dissolve_regions: also inline existing `jax.checkpoint` regions; their recomputation then merges with the forward pass,
-        and the planner decides afresh.
+      dissolve_regions: also inline existing `jax.checkpoint` regions; their recomputation then merges with
+        the forward pass, and the planner decides afresh.
     """
     outs = len(_compat.open_jaxpr(closed)[0].outvars)
     jaxpr, consts = _compat.open_jaxpr(_compat.dce_jaxpr(closed, [True] * outs))

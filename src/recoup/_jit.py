@@ -1,6 +1,7 @@
 """The decorator form: a step that is fitted at the first call of each signature.
 
-Idea: a signature is the tree of the arguments, their shapes and dtypes, and the values of static arguments, as for `jax.jit`.
+Idea: a signature is the tree of the arguments, their shapes and dtypes, and the values of static arguments,
+as for `jax.jit`.
 """
 
 import functools
@@ -10,9 +11,10 @@ from typing import Any, SupportsIndex
 
 import jax
 
-from recoup._fit import Fitted, _names, _numbers, fit
+from recoup._compiling import Fitted
+from recoup._fit import fit
 from recoup._report.text import format_bytes, format_percent
-from recoup._trace import bind_static
+from recoup._trace import as_names, as_numbers, bind_static
 
 
 def jit(
@@ -35,7 +37,8 @@ def jit(
     Args:
       step: the function; leave it out to use `jit(budget=...)` as a decorator.
       budget: as for `recoup.fit`.
-      donate_argnums, static_argnums, static_argnames, in_shardings, out_shardings, compiler_options, regions: as for `recoup.fit`.
+      donate_argnums, static_argnums, static_argnames, in_shardings, out_shardings, compiler_options, regions:
+        as for `recoup.fit`.
       quiet: print nothing.
 
     Returns:
@@ -57,7 +60,7 @@ def jit(
             regions=regions,
             quiet=quiet,
         )
-    numbers, names = _numbers(static_argnums), _names(static_argnames)
+    numbers, names = as_numbers(static_argnums), as_names(static_argnames)
     cache: dict[Any, Fitted] = {}
 
     @functools.wraps(step)
@@ -97,6 +100,6 @@ def jit(
 def _announcement(found: Fitted) -> str:
     return (
         f"recoup: {found.__name__}: planned {format_bytes(found.plan.peak_bytes)}, certified "
-        f"{format_bytes(found.memory.total_bytes)} of {format_bytes(found.plan.budget_bytes)} by the {found.memory.instrument}, "
-        f"{format_percent(found.plan.overhead, signed=True)} FLOPs"
+        f"{format_bytes(found.memory.total_bytes)} of {format_bytes(found.plan.budget_bytes)} by the "
+        f"{found.memory.instrument}, {format_percent(found.plan.overhead, signed=True)} FLOPs"
     )

@@ -1,10 +1,12 @@
-"""Loops that come in pairs: a forward scan that stacks residuals and a scan that reads them, and how to trade between them.
+"""Pairs of loops: a forward scan that stacks residuals and a scan that reads them, and trades between them.
 
-Idea: iteration i of the second scan reads row i of what the first one stacked, so a residual can be dropped from the stack and
-computed again inside the second body from what is still there: other stacked rows, the first scan's own operands, and its carry
-(stacked if need be). Which to keep is a minimum cut of the first body; the sizes are rows times iterations.
-Source: partial evaluation of scan, run backwards. Limits: a pair is a scan and the scans of the same length that read its stacked
-results directly; a residual that anything else reads stays stacked. Whole scans are rebuilt with `jax.lax.scan`, never by hand.
+Idea: iteration i of the second scan reads row i of what the first one stacked, so a residual can be dropped
+from the stack and computed again inside the second body from what is still there: other stacked rows, the
+first scan's own operands, and its carry (stacked if need be). Which to keep is a minimum cut of the first
+body; the sizes are rows times iterations.
+Source: partial evaluation of scan, run backwards. Limits: a pair is a scan and the scans of the same length
+that read its stacked results directly; a residual that anything else reads stays stacked. Whole scans are
+rebuilt with `jax.lax.scan`, never by hand.
 """
 
 from collections.abc import Sequence
@@ -28,7 +30,7 @@ FREE = 0.02  # of an iteration's cost: elementwise work that fusion mostly hides
 
 @dataclass(frozen=True)
 class Pair:
-    """Equation indices of the two scans, the stacked results that only the second reads, and the trades between them."""
+    """Equation indices of two scans, the stacked results that only the second reads, and the trades."""
 
     forward: int
     backward: int
@@ -108,7 +110,7 @@ def _value_index(flat: Flat) -> dict[Any, int]:
 
 
 def _with_source(program: Program, stored: Sequence[int], length: int) -> Program:
-    """The body with sizes and costs of the whole loop, and a last pseudo-operation that makes the stored inputs."""
+    """The body, sizes and costs of the whole loop, and a last pseudo-operation that makes stored inputs."""
     source = len(program.ops)
     marked = set(stored)
     values = tuple(
@@ -140,7 +142,7 @@ def _apply_one(flat: Flat, pair: Pair, cut: Cut, share: float) -> Flat:
     f_xs = first.invars[f.num_consts + f.num_carry :]
 
     # The forward scan: what is dropped leaves its results, what is newly kept joins them.
-    row_of = {}  # value of the body -> the stacked array's variable in the outer program
+    row_of: dict[int, Any] = {}  # value of the body -> the stacked array's variable in the outer program
     outvars: list[Any] = list(body.outvars[: f.num_carry])
     outer: list[Any] = list(first.outvars[: f.num_carry])
     for p in range(f.num_carry, len(body.outvars)):
@@ -169,7 +171,9 @@ def _apply_one(flat: Flat, pair: Pair, cut: Cut, share: float) -> Flat:
         outer.append(stacked)
         row_of[v] = stacked
     # Flattened again: what only served a dropped residual is dead now.
-    new_body = flatten(_compat.close_jaxpr(body.constvars, body.invars, outvars, body.eqns, body.consts)).closed()
+    new_body = flatten(
+        _compat.close_jaxpr(body.constvars, body.invars, outvars, body.eqns, body.consts)
+    ).closed()
     forward = _scan_eqns(first, new_body, f, first.invars, outer)
 
     # The second scan: a row it read is read from what is kept, or computed again at the start of its body.
@@ -267,15 +271,15 @@ def _planned(closed: Any, share: float) -> Any:
     affordable = [rung for rung in rungs[1:] if rung.cost <= share * total]
     schedule = affordable[-1].schedule if affordable else range(len(program.ops))
     planned = rewrite(flat, program, plan, schedule).closed()
-    # Barriers also give buffers to values that fusion would do without: in a small body they may cost more than they save.
-    lower = min((closed, planned), key=lambda body: _memory.predict(body).high.temporaries_bytes)
-    return lower
+    # Barriers also give buffers to values that fusion would do without: in a small body they may cost more
+    # than they save.
+    return min((closed, planned), key=lambda body: _memory.predict(body).high.temporaries_bytes)
 
 
 def _scan_eqns(
     like: Any, body: Any, scan: _compat.Scan, invars: Sequence[Any], outvars: Sequence[Any]
 ) -> list[Any]:
-    """The scan as JAX itself records it, with the outer program's variables and the original's source line."""
+    """The scan as JAX records it, with the outer program's variables and the original's source line."""
     split = scan.num_consts + scan.num_carry
 
     def run(*operands: Any) -> Any:

@@ -1,7 +1,8 @@
 """Plan: what is kept and what is recomputed, as a person reads it and a file stores it. No JAX.
 
-Idea: a plan is a list of repeats (which operations run again, before which one) and a trade for each pair of loops; everything else
-here (decisions, sizes, costs) explains it. A fingerprint of the step guards it: a plan applies to the program it was made for.
+Idea: a plan is a list of repeats (which operations run again, before which one) and a trade for each pair of
+loops; everything else here (decisions, sizes, costs) explains it. A fingerprint of the step guards it: a plan
+applies to the program it was made for.
 """
 
 import json
@@ -50,7 +51,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class LoopTrade:
-    """For a pair of loops (by operation index): the body's values that are stacked, and its operations that run again."""
+    """For a pair of loops (operation indices): the body's values that are stacked, and what runs again."""
 
     forward: int
     backward: int
@@ -72,7 +73,8 @@ class Plan:
 
     Attributes:
       budget_bytes: the budget it was made for; 0 for none.
-      peak_bytes: predicted total per device (arguments + outputs - aliased + temporaries + constants), upper end.
+      peak_bytes: predicted total per device (arguments + outputs - aliased + temporaries + constants), upper
+        end.
       unplanned_bytes: the same for the step as it is.
       lower_bound_bytes: no plan for this step can be below.
       bound: the operation and line that set the lower bound.

@@ -1,8 +1,9 @@
 """Residuals: what reverse mode keeps from the forward pass for the backward pass, value by value.
 
-Idea: in the joint program, a residual is a value that a forward operation makes (or an argument) and a backward operation reads;
-which is which is written in the name stack by JAX's own transformations. A loop's residual is a stacked result; its line is that of
-the operation inside the body that made a row. Source: `jax.ad_checkpoint.print_saved_residuals`, with bytes, lines and loops.
+Idea: in the joint program, a residual is a value that a forward operation makes (or an argument) and a
+backward operation reads; which is which is written in the name stack by JAX's own transformations. A loop's
+residual is a stacked result; its line is that of the operation inside the body that made a row. Source:
+`jax.ad_checkpoint.print_saved_residuals`, with bytes, lines and loops.
 Limits: what the jaxpr says; the compiler may keep less (it fuses) or more (it copies): see `timeline`.
 """
 
@@ -18,7 +19,7 @@ from recoup._compat import Literal
 from recoup._inline import Flat, flatten
 from recoup._program import Program
 from recoup._report.text import format_bytes, heading, note, table
-from recoup._trace import Traced, bind_static, to_program, trace
+from recoup._trace import Traced, as_names, as_numbers, bind_static, to_program, trace
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Residual:
       bytes: its size; over all iterations inside a loop.
       value: shape and dtype, such as "f32[8,128]".
       kind: "computed", "argument" or "constant" (an array that the function closes over).
-      op: the operation that made it; source: the user's line; scope: the name stack; name: the argument, or a name given to it.
+      op: the operation that made it; source: the user's line; scope: the name stack; name: the argument, or a
+        name given to it.
       needed_by: the first backward operation that reads it, and `needed_by_source`, its line.
       iterations: of the loop that stacks it, 0 outside loops.
       fused: whether the compiler can compute it inside its readers instead of keeping it.
@@ -119,7 +121,8 @@ class Residuals:
         if given:
             lines.append(
                 note(
-                    f"Beside them {given} arguments and constants that are there anyway: {format_bytes(self.argument_bytes)}"
+                    f"Beside them {given} arguments and constants that are there anyway: "
+                    f"{format_bytes(self.argument_bytes)}"
                 )
             )
         lines.append(note(f"Instrument: {self.instrument}"))
@@ -186,24 +189,22 @@ def residuals(
     """Lists what reverse mode keeps. Traces only: nothing compiles, nothing runs.
 
     Args:
-      fun: a function to be differentiated with respect to its floating-point arguments, or a step that takes a gradient itself
-        (then what that gradient keeps is listed; it is not differentiated again).
+      fun: a function to be differentiated with respect to its floating-point arguments, or a step that takes
+        a gradient itself (then what that gradient keeps is listed; it is not differentiated again).
       *args: its arguments: arrays, `jax.ShapeDtypeStruct`, or trees of them.
       kwargs, static_argnums, static_argnames: as for `recoup.fit`.
 
     Returns:
       A `Residuals`; sizes are bytes.
     """
-    from recoup._fit import _names, _numbers
-
-    numbers, names = _numbers(static_argnums), _names(static_argnames)
+    numbers, names = as_numbers(static_argnums), as_names(static_argnames)
     traced = trace(fun, args, kwargs, static_argnums=numbers, static_argnames=names)
     if any(_backward(str(eqn.source_info.name_stack)) for eqn in traced.flat.eqns):
         return _crossing(traced)
     bound = bind_static(fun, args, kwargs or {}, numbers, names)
     results = [v.aval for v in traced.flat.outvars if _differentiable(v.aval)]
     # Cotangents are arguments: as constants, the backward pass would fold into the forward one.
-    cotangents = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in results]
+    cotangents = [_compat.shape_of(aval) for aval in results]
     given = len(jax.tree.leaves((bound.args, bound.kwargs)))
     joint = trace(_differentiated(bound.fun), (bound.args, bound.kwargs, cotangents))
     return _crossing(joint, given)
@@ -256,7 +257,7 @@ def _crossing(traced: Traced, given: int | None = None) -> Residuals:
 
 
 def _after_backward(program: Program, backward: Sequence[bool], index: int) -> bool:
-    """Whether a forward-named operation reads what the backward pass made (an optimizer's update, a second gradient)."""
+    """Whether an operation reads what the backward pass made (an optimizer's update, a second gradient)."""
     return any(
         program.values[u].producer >= 0 and backward[program.values[u].producer]
         for u in program.ops[index].reads
@@ -292,7 +293,7 @@ def _describe(traced: Traced, flat: Flat, program: Program, v: int, reader: int)
 
 
 def _row(eqn: Any, position: int) -> tuple[str, str, str, str, int] | None:
-    """Of a scan's stacked result: the row's type, the operation in the body that made it, its line and scope, the iterations."""
+    """Of a scan's stacked result: a row's type, the operation that made it, line, scope, iterations."""
     scan = _compat.scan_parts(eqn)
     if position < scan.num_carry:
         return None

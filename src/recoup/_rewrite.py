@@ -1,11 +1,13 @@
 """A schedule applied to a flat jaxpr: the same equations, recomputations behind barriers, nothing evaluated.
 
-Idea: equations are emitted in the schedule's order with fresh variables for repeats. Right before the window that needs them, what
-the repeats read from earlier and the value that opens the window (the trigger, newest on the backward chain) go through one
-barrier, and both are read through it from there on: otherwise the compiler drops the unused half of the barrier and the
-recomputation slides back into the forward pass. Parameters are read directly; only an operation that reads nothing else is
-given its parameters through the barrier, since it would merge with its first computation.
-Limits: a kept value's first late use also passes the barrier, so that its copies into other layouts are not made early.
+Idea: equations are emitted in the schedule's order with fresh variables for repeats. Right before the window
+that needs them, what the repeats read from earlier and the value that opens the window (the trigger, newest
+on the backward chain) go through one barrier, and both are read through it from there on: otherwise the
+compiler drops the unused half of the barrier and the recomputation slides back into the forward pass.
+Parameters are read directly; only an operation that reads nothing else is given its parameters through the
+barrier, since it would merge with its first computation.
+Limits: a kept value's first late use also passes the barrier, so that its copies into other layouts are not
+made early.
 """
 
 from collections.abc import Sequence
@@ -28,7 +30,7 @@ def _key(literal: Any) -> tuple[str, str]:
 
 
 def rewrite(flat: Flat, program: Program, plan: Layout, schedule: Sequence[int]) -> Flat:
-    """The flat jaxpr that follows `schedule`; `program` and `plan` are those that the schedule was made for."""
+    """The flat jaxpr that follows `schedule`, which was made for `program` and `plan`."""
     return _Rewriter(flat, program, plan).run(schedule)
 
 
@@ -76,8 +78,8 @@ class _Rewriter:
     def _to_pin(self, schedule: Sequence[int]) -> set[int]:
         """The steps whose fusible results wait for a later window.
 
-        They have a buffer anyway; without a barrier the compiler would still compute them again inside their readers, and keep
-        everything that they were made from alive for it.
+        They have a buffer anyway; without a barrier the compiler would still compute them again inside their
+        readers, and keep everything that they were made from alive for it.
         """
         ops, values = self.program.ops, self.program.values
         windows = step_windows(schedule, self.plan.window)
@@ -110,7 +112,9 @@ class _Rewriter:
         eqn = self.flat.eqns[index]
         spread = eqn.primitive.name in _SPREADS_SCALARS
         invars = [
-            (self.fresh.get(_key(v), v) if spread else v) if isinstance(v, Literal) else self.current[self.index[v]]
+            (self.fresh.get(_key(v), v) if spread else v)
+            if isinstance(v, Literal)
+            else self.current[self.index[v]]
             for v in eqn.invars
         ]
         eqn = eqn.replace(invars=invars, outvars=list(outvars))
@@ -127,7 +131,9 @@ class _Rewriter:
             for v in outside:
                 if self._early(v) and (values[v].producer >= 0 or self._expands(o, v)):
                     through[v] = None
-            late = any(v in behind or v in through or (v in self.again and v not in own) for v in ops[o].reads)
+            late = any(
+                v in behind or v in through or (v in self.again and v not in own) for v in ops[o].reads
+            )
             if not late:
                 through.update(dict.fromkeys(outside))
             behind.update(ops[o].writes)
@@ -168,7 +174,8 @@ class _Rewriter:
     def _literals(self, window: int, group: Sequence[int]) -> dict[Any, Any]:
         """Scalars that the window's operations spread over an array.
 
-        As constants, their broadcasts would merge with the forward pass's into one array that lives from there to here.
+        As constants, their broadcasts would merge with the forward pass's into one array that lives from
+        there to here.
         """
         found: dict[Any, Any] = {}
         for o in [*group, *self.members.get(window, ())]:
@@ -185,8 +192,8 @@ class _Rewriter:
     def _expands(self, o: int, v: int) -> bool:
         """Whether operation `o` spreads the small operand `v` over a larger result.
 
-        The compiler writes such a broadcast out where it has several readers, and merges the forward pass's with the backward
-        pass's: an array of full size would wait in between.
+        The compiler writes such a broadcast out where it has several readers, and merges the forward pass's
+        with the backward pass's: an array of full size would wait in between.
         """
         values = self.program.values
         if not self.program.ops[o].fusible:
@@ -208,7 +215,8 @@ class _Rewriter:
             if not late:
                 continue
             if v in self.plan.crossing or (
-                any(self._expands(r, v) for r in late) and any(self._expands(r, v) for r in readers if epoch[r] == own)
+                any(self._expands(r, v) for r in late)
+                and any(self._expands(r, v) for r in readers if epoch[r] == own)
             ):
                 uses.setdefault(self.plan.window[late[0]], []).append(v)
         return uses

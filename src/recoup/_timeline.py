@@ -11,7 +11,7 @@ from typing import Any
 from recoup import _memory
 from recoup._memory import MemoryBytes, Prediction
 from recoup._report.text import format_bytes, heading, note, table
-from recoup._trace import trace
+from recoup._trace import as_names, as_numbers, trace
 
 INSTRUMENT = "memory model (predicted)"
 
@@ -122,14 +122,12 @@ def timeline(
     Returns:
       A `Timeline`; sizes are bytes.
     """
-    from recoup._fit import _names, _numbers
-
     traced = trace(
         step,
         args,
         kwargs,
-        static_argnums=_numbers(static_argnums),
-        static_argnames=_names(static_argnames),
-        donate_argnums=_numbers(donate_argnums),
+        static_argnums=as_numbers(static_argnums),
+        static_argnames=as_names(static_argnames),
+        donate_argnums=as_numbers(donate_argnums),
     )
     return from_prediction(_memory.predict(traced.flat.closed(), donated=traced.donated))

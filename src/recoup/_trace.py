@@ -1,6 +1,7 @@
 """A step traced to one flat jaxpr, and that jaxpr as a Program.
 
-Idea: `jax.make_jaxpr` of the whole step holds forward, backward and optimizer; nothing depends on how the gradient was taken.
+Idea: `jax.make_jaxpr` of the whole step holds forward, backward and optimizer; nothing depends on how the
+gradient was taken.
 Limits: tracing runs the step's Python once, as `jax.jit` does.
 """
 
@@ -17,20 +18,35 @@ from recoup._planner.machine import execute
 from recoup._program import ARGUMENT, CONSTANT, Op, Program, Value
 
 ELEMENTWISE_EXTRA = frozenset(
-    ["broadcast_in_dim", "reshape", "convert_element_type", "squeeze", "expand_dims", "select_n", "iota", "copy", "stop_gradient", "name", "bitcast_convert_type", "real", "imag", "slice", "rev", "pad"]
-)
+    [
+        "broadcast_in_dim", "reshape", "convert_element_type", "squeeze", "expand_dims", "select_n",
+        "iota", "copy", "stop_gradient", "name", "bitcast_convert_type", "real", "imag", "slice", "rev",
+        "pad"
+    ]
+)  # fmt: skip
 HEAVY = frozenset(
-    ["dot_general", "conv_general_dilated", "scan", "while", "cond", "sort", "fft", "cholesky", "lu", "qr", "eigh", "svd", "triangular_solve", "custom_call", "remat2", "checkpoint", "shard_map", "ragged_dot", "scaled_matmul"]
-)
+    [
+        "dot_general", "conv_general_dilated", "scan", "while", "cond", "sort", "fft", "cholesky", "lu",
+        "qr", "eigh", "svd", "triangular_solve", "custom_call", "remat2", "checkpoint", "shard_map",
+        "ragged_dot", "scaled_matmul"
+    ]
+)  # fmt: skip
 # The compiler fuses these into one reader, but does not compute them again for a second one.
 DEAR = frozenset(
-    "exp exp2 expm1 log log1p tanh logistic erf erfc erf_inv sin cos tan pow rsqrt sqrt cbrt div rem atan2 "
-    "broadcast_in_dim".split()
-)
-# Repeated, these would exchange data between devices again, run a loop of unknown length, or undo a region's own plan.
+    [
+        "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "erf_inv", "sin", "cos",
+        "tan", "pow", "rsqrt", "sqrt", "cbrt", "div", "rem", "atan2", "broadcast_in_dim",
+    ]
+)  # fmt: skip
+# Repeated, these would exchange data between devices again, run a loop of unknown length, or undo a region's
+# own plan.
 NEVER_REPEATED = frozenset(
-    ["while", "shard_map", "psum", "all_gather", "all_to_all", "ppermute", "reduce_scatter", "pmin", "pmax", "psum_invariant", "remat2", "checkpoint", "custom_call", "pure_callback", "optimization_barrier", "recoup_barrier", "infeed", "outfeed", "pallas_call"]
-)
+    [
+        "while", "shard_map", "psum", "all_gather", "all_to_all", "ppermute", "reduce_scatter", "pmin",
+        "pmax", "psum_invariant", "remat2", "checkpoint", "custom_call", "pure_callback",
+        "optimization_barrier", "recoup_barrier", "infeed", "outfeed", "pallas_call"
+    ]
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -132,7 +148,17 @@ def _argument_name(path: Sequence[Any], positions: Sequence[int]) -> str:
     where, which, *rest = path
     if where.idx == 0:
         return f"args[{positions[which.idx]}]" + jax.tree_util.keystr(tuple(rest))
-    return which.key + jax.tree_util.keystr(tuple(rest))
+    return str(which.key) + jax.tree_util.keystr(tuple(rest))
+
+
+def as_numbers(numbers: Sequence[int] | int) -> tuple[int, ...]:
+    """`donate_argnums` or `static_argnums` as a tuple."""
+    return (numbers,) if isinstance(numbers, int) else tuple(numbers)
+
+
+def as_names(names: Sequence[str] | str) -> tuple[str, ...]:
+    """`static_argnames` as a tuple."""
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def to_program(flat: Flat, names: Sequence[str] = (), donated: Sequence[bool] = ()) -> Program:
@@ -210,7 +236,11 @@ def _elementwise(eqn: Any) -> bool:
 def _spreads(shape: Any, onto: tuple[int, ...]) -> bool:
     if shape == () or shape == onto:
         return True
-    return shape is not None and len(shape) == len(onto) and all(a in (1, b) for a, b in zip(shape, onto, strict=True))
+    return (
+        shape is not None
+        and len(shape) == len(onto)
+        and all(a in (1, b) for a, b in zip(shape, onto, strict=True))
+    )
 
 
 def _detail(eqn: Any) -> str:

@@ -1,0 +1,224 @@
+"""A step compiled under the user's options, what the compiler says of it, and the result that a user calls.
+
+Limits: the compiler's memory analysis is per device. Closed-over arrays are counted by the trace, as the
+analysis does not show them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from recoup import _barrier, _compat
+from recoup._inline import Flat
+from recoup._plan import Plan
+from recoup._progress import Progress
+from recoup._report.text import format_bytes, format_percent
+from recoup._trace import Traced, as_names, as_numbers, bind_static, trace
+from recoup.errors import SignatureError
+
+COMPILER = "compiler (memory analysis)"
+
+
+@dataclass(frozen=True)
+class CompiledMemory:
+    """Memory of a compiled program, per device, in bytes, as the named instrument read it."""
+
+    arguments_bytes: int
+    outputs_bytes: int
+    aliased_bytes: int
+    temporaries_bytes: int
+    constants_bytes: int
+    instrument: str = COMPILER
+
+    @property
+    def total_bytes(self) -> int:
+        """Arguments + outputs - aliased + temporaries + constants: what decides whether a step fits."""
+        return (
+            self.arguments_bytes
+            + self.outputs_bytes
+            - self.aliased_bytes
+            + self.temporaries_bytes
+            + self.constants_bytes
+        )
+
+
+class Fitted:
+    """A step inside its budget. Call it as the step it was made from.
+
+    Attributes:
+      plan: what is kept and recomputed, at what price; its sizes are predictions.
+      memory: what the compiler says of the compiled step, a `CompiledMemory`.
+      unplanned_memory: the same of the step as it is, if it was compiled on the way; else None.
+      compiled: the `jax.stages.Compiled`.
+      fun: the rewritten step as an ordinary traceable function of the same arguments (static ones left out).
+      compiles: how many compilations it took.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        plan: Plan,
+        memory: CompiledMemory,
+        compiled: Any,
+        fun: Callable[..., Any],
+        statics: tuple[tuple[int, ...], tuple[str, ...]],
+        *,
+        unplanned_memory: CompiledMemory | None = None,
+        compiles: int = 1,
+    ):
+        self._step, self._statics = step, statics
+        self.plan, self.memory, self.compiled, self.fun = plan, memory, compiled, fun
+        self.unplanned_memory, self.compiles = unplanned_memory, compiles
+        self.__name__ = getattr(step, "__name__", "step")
+        self.__doc__ = getattr(step, "__doc__", None)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the fitted step.
+
+        Raises:
+          SignatureError: the arguments do not match those that the step was fitted for.
+        """
+        if self._statics != ((), ()):
+            bound = bind_static(self._step, args, kwargs, *self._statics)
+            args, kwargs = bound.args, bound.kwargs
+        try:
+            return self.compiled(*args, **kwargs)
+        except TypeError as error:
+            raise SignatureError(
+                f"{self.__name__} was fitted for other arguments: {error}. Pass arrays of the fitted "
+                "shapes and dtypes, or fit again (recoup.jit does so at the first call of each signature)"
+            ) from error
+
+    def __repr__(self) -> str:
+        return (
+            f"<recoup.Fitted {self.__name__}: {format_bytes(self.memory.total_bytes)} certified by the "
+            f"{self.memory.instrument}, {format_percent(self.plan.overhead, signed=True)} FLOPs>"
+        )
+
+
+class Compiler:
+    """Compiles flat programs of one step under the user's options, and counts."""
+
+    def __init__(
+        self,
+        traced: Traced,
+        step: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        donate: Sequence[int],
+        static: tuple[int, ...],
+        names: tuple[str, ...],
+        in_shardings: Any,
+        out_shardings: Any,
+        options: Mapping[str, Any] | None,
+        progress: Progress,
+    ):
+        self.traced, self.step, self.progress = traced, step, progress
+        self.statics = (static, names)
+        self.call = (args, kwargs, donate)
+        bound = bind_static(step, args, kwargs, static, names)
+        self.args, self.kwargs = bound.args, bound.kwargs
+        self.jit_options: dict[str, Any] = {
+            "donate_argnums": tuple(i for i, p in enumerate(bound.positions) if p in donate)
+        }
+        if in_shardings is not None:
+            self.jit_options["in_shardings"] = in_shardings
+        if out_shardings is not None:
+            self.jit_options["out_shardings"] = out_shardings
+        self.options = _compiler_options(options)
+        self.count = 0
+
+    def retrace(self, regions: str) -> None:
+        """Traces again with the regions treated as a stored plan has them."""
+        args, kwargs, donate = self.call
+        self.traced = trace_step(self.step, args, kwargs, donate, *self.statics, regions)
+
+    def compile(self, flat: Flat, stage: str | None) -> tuple[Any, CompiledMemory, Callable[..., Any]]:
+        """The compiled program, its memory, and the function it was compiled from."""
+        if stage:
+            self.progress.stage(stage)
+        fun = to_function(flat, self.traced, getattr(self.step, "__name__", "step"))
+        jitted = jax.jit(fun, **self.jit_options)
+        compiled = jitted.lower(*self.args, **self.kwargs).compile(compiler_options=self.options or None)
+        self.count += 1
+        return compiled, compiled_memory(compiled, self.traced), fun
+
+    def fitted(
+        self,
+        plan: Plan,
+        compiled: Any,
+        memory: CompiledMemory,
+        fun: Callable[..., Any],
+        unplanned: CompiledMemory | None = None,
+    ) -> Fitted:
+        """The result."""
+        return Fitted(
+            self.step,
+            plan,
+            memory,
+            compiled,
+            fun,
+            self.statics,
+            unplanned_memory=unplanned,
+            compiles=self.count,
+        )
+
+
+def to_function(flat: Flat, traced: Traced, name: str) -> Callable[..., Any]:
+    """The flat program as a function of the step's own (dynamic) arguments and results."""
+    closed = flat.closed()
+
+    def fitted_step(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        if tree != traced.in_tree:
+            raise SignatureError(f"the step was fitted for arguments {traced.in_tree}, got {tree}")
+        return jax.tree.unflatten(traced.out_tree, _compat.eval_jaxpr(closed, *leaves))
+
+    fitted_step.__name__ = fitted_step.__qualname__ = name
+    return fitted_step
+
+
+def compiled_memory(compiled: Any, traced: Traced) -> CompiledMemory:
+    """Reads the compiler's memory analysis; closed-over arrays count as constants, wherever they are put."""
+    stats = compiled.memory_analysis()
+    constants = traced.program.constant_bytes
+    arguments = int(stats.argument_size_in_bytes)
+    return CompiledMemory(
+        arguments_bytes=arguments,
+        outputs_bytes=int(stats.output_size_in_bytes),
+        aliased_bytes=int(stats.alias_size_in_bytes),
+        temporaries_bytes=int(stats.temp_size_in_bytes),
+        constants_bytes=constants,
+    )
+
+
+def _compiler_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    merged = dict(options or {})
+    if _compat.BARRIERS_NEED_OPTION and jax.default_backend() == "cpu":
+        for key, value in _barrier.FENCE_OPTIONS.items():
+            merged[key] = f"{merged[key]},{value}" if merged.get(key) else value
+    return merged
+
+
+def trace_step(
+    step: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    donate_argnums: Sequence[int] | int,
+    static_argnums: Sequence[int] | int,
+    static_argnames: Sequence[str] | str,
+    regions: str,
+) -> Traced:
+    if regions not in ("respect", "replan"):
+        raise ValueError(f'regions={regions!r} is not understood: "respect" or "replan"')
+    return trace(
+        step,
+        args,
+        kwargs,
+        static_argnums=as_numbers(static_argnums),
+        static_argnames=as_names(static_argnames),
+        donate_argnums=as_numbers(donate_argnums),
+        dissolve_regions=regions == "replan",
+    )
