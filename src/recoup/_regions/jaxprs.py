@@ -13,6 +13,7 @@ from typing import Any
 from recoup import _compat
 from recoup._compat import Literal, Var
 from recoup._regions.names import diagnostic_p, keep_p
+from recoup.policies import PRODUCTS
 
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
 _CALLS |= {"eval_jaxpr": "jaxpr", "recoup_region": "jaxpr"}
@@ -138,6 +139,19 @@ def _silent(effects: Any) -> set[Any]:
 def records_nothing(jaxpr: Any) -> bool:
     """Whether a body has no tensor operation: names on values are none."""
     return all(eqn.primitive is keep_p or eqn.primitive is diagnostic_p for eqn in jaxpr.eqns)
+
+
+def count_products(jaxpr: Any) -> int:
+    """Matrix products and convolutions in an open jaxpr, its loops' bodies included once."""
+    return sum(
+        (eqn.primitive.name in PRODUCTS) + sum(count_products(_compat.open_jaxpr(b)[0]) for b in _bodies(eqn))
+        for eqn in jaxpr.eqns
+    )
+
+
+def _bodies(eqn: Any) -> list[Any]:
+    params = [p if isinstance(p, tuple | list) else (p,) for p in eqn.params.values()]
+    return [body for items in params for body in items if hasattr(body, "eqns")]
 
 
 def read_groups(jaxpr: Any) -> tuple[tuple[int, ...], ...]:

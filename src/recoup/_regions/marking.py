@@ -3,8 +3,8 @@
 Idea: a kept value gets a `recoup_keep` equation right after its producer, and everything else reads the value
 through it. So the producer is computed again only if something reads it in another way: when a name comes
 after an activation whose derivative reads the activation's input, the input's product is still recomputed,
-and that is reported instead of happening in silence. The results of the region are kept as well, as whoever
-reads them after the region holds them anyway.
+and that is reported instead of happening in silence. The results of the region are kept as well where that
+saves a product, as whoever reads them after the region mostly holds them anyway.
 Limits: names inside a loop's body are kept per step; inside branches and `while` loops they are not.
 """
 
@@ -25,30 +25,29 @@ RESULT = ""  # the name under which a region's own results are kept
 
 
 @dataclass
-class _Marks:
+class Marks:
+    """What a policy met and kept."""
+
     policy: Policy
     seen: set[str] = field(default_factory=set)  # names met, kept or not
     matched: set[str] = field(default_factory=set)
     by_policy: int = 0
 
 
-def mark(jaxpr: Any, unknown: Sequence[bool], policy: Policy | None, region: str) -> Any:
-    """The open jaxpr with kept values marked; warns where the policy found nothing.
+def mark(jaxpr: Any, unknown: Sequence[bool], policy: Policy | None, *, results: bool) -> tuple[Any, Marks]:
+    """The open jaxpr with kept values marked, and what the policy found.
 
     Args:
       jaxpr: a region's values and tangents, calls inlined.
       unknown: which inputs are tangents (or depend on some): what depends on them is never kept.
       policy: None keeps what `keep` and `diagnostic` name.
-      region: the region's name, for messages.
+      results: whether to keep the region's results, too.
     """
-    marks = _Marks(nothing if policy is None else policy)
-    marked = _mark_body(jaxpr, unknown, marks, 1, results=True)
-    if policy is not None:
-        _report_misses(marks, region)
-    return marked
+    marks = Marks(nothing if policy is None else policy)
+    return _mark_body(jaxpr, unknown, marks, 1, results=results), marks
 
 
-def _mark_body(jaxpr: Any, unknown: Sequence[bool], marks: _Marks, times: int, *, results: bool) -> Any:
+def _mark_body(jaxpr: Any, unknown: Sequence[bool], marks: Marks, times: int, *, results: bool) -> Any:
     late = {v for v, u in zip(jaxpr.invars, unknown, strict=True) if u}
     made = {v for eqn in jaxpr.eqns for v in eqn.outvars if not isinstance(v, DropVar)}
     wanted = {v for v in jaxpr.outvars if results and not isinstance(v, Literal)} & made
@@ -95,7 +94,7 @@ def _keep(var: Any, name: str, line: Any, env: dict[Any, Any]) -> list[Any]:
     return eqns
 
 
-def _mark_loop(eqn: Any, unknown: Sequence[bool], marks: _Marks, times: int) -> Any:
+def _mark_loop(eqn: Any, unknown: Sequence[bool], marks: Marks, times: int) -> Any:
     if eqn.primitive.name != "scan":
         return eqn
     length = times * _compat.scan_parts(eqn).length
@@ -109,7 +108,7 @@ class _Named:
     dropped: set[int] = field(default_factory=set)
 
 
-def _named_values(jaxpr: Any, made: set[Any], marks: _Marks) -> _Named:
+def _named_values(jaxpr: Any, made: set[Any], marks: Marks) -> _Named:
     named = _Named()
     for eqn in jaxpr.eqns:
         name = kept_name(eqn)
@@ -131,7 +130,7 @@ def _named_values(jaxpr: Any, made: set[Any], marks: _Marks) -> _Named:
     return named
 
 
-def _policy_keeps(eqn: Any, var: Any, marks: _Marks, times: int) -> bool:
+def _policy_keeps(eqn: Any, var: Any, marks: Marks, times: int) -> bool:
     if kept_name(eqn) is not None:
         return False
     operation = eqn.primitive.name
@@ -146,7 +145,8 @@ def _bytes(atom: Any) -> int:
     return _compat.aval_bytes(atom.aval)
 
 
-def _report_misses(marks: _Marks, region: str) -> None:
+def report_misses(marks: Marks, region: str) -> None:
+    """Warns of names that a policy asks for and the region lacks, and of a policy that keeps nothing."""
     wanted = {name for p in marks.policy.parts() if isinstance(p, Names) for name in p.wanted}
     for name in sorted(wanted - marks.seen):
         close = difflib.get_close_matches(name, sorted(marks.seen), 1, 0.5)

@@ -13,7 +13,7 @@ be recomputed but not transposed, as everywhere in JAX.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.extend.core as jec
@@ -92,37 +92,66 @@ def _partial_eval(
             "recompute; drop the region, or pass allow_empty=True if the layer may be the identity"
         )
     unknown = [not t.is_known() for t in tracers]
-    body = marking.mark(jaxprs.inline(jaxpr), unknown, params["policy"], name)
-    first, second, out_unknown, out_again, num_kept = _compat.split_by_saving(body, unknown, saveable)
-    # Of the second part only the results that the first cannot give; then only what these read.
-    wanted = [u for u, again in zip(out_unknown, out_again, strict=True) if again]
-    second, used = _compat.dce_open(jaxprs.without_callbacks(second), wanted)
-    used_kept, used_inputs = used[:num_kept], used[num_kept:]
-    known_results = len(out_unknown) - sum(out_unknown)
-    seen = [v for eqn in first.eqns if eqn.primitive is diagnostic_p for v in eqn.outvars]
-    first = first.replace(outvars=[*first.outvars, *seen], debug_info=_compat.no_names(first))
-    first, used_known = _compat.dce_open(first, [*[True] * known_results, *used_kept, *[True] * len(seen)])
-    marking.report_recomputed_producers(first, second, name)
+    body = jaxprs.inline(jaxpr)
+    split = _split(body, unknown, params["policy"], name, results=False)
+    if products := jaxprs.count_products(split.second):
+        # Keeping what the region returns costs little if whoever reads it holds it anyway, and nothing is
+        # gained unless that saves a product.
+        other = _split(body, unknown, params["policy"], name, results=True)
+        split = other if jaxprs.count_products(other.second) < products else split
+    if params["policy"] is not None:
+        marking.report_misses(split.marks, name)
+    marking.report_recomputed_producers(split.first, split.second, name)
+    first, second = split.first, split.second
 
     known = [t.pval.get_known() for t, u in zip(tracers, unknown, strict=True) if not u]
     with jax.named_scope(scope(name)):
-        outs = jax.core.eval_jaxpr(first, (), *[x for x, u in zip(known, used_known, strict=True) if u])
-    results, kept = outs[:known_results], outs[known_results : len(outs) - len(seen)]
+        outs = jax.core.eval_jaxpr(first, (), *[x for x, u in zip(known, split.used_known, strict=True) if u])
+    results, kept = outs[: split.num_results], outs[split.num_results :][: split.num_kept]
 
     operands = [trace.new_instantiated_const(x) for x in kept]
-    operands += [trace.instantiate_const(t) for t, u in zip(tracers, used_inputs, strict=True) if u]
+    operands += [trace.instantiate_const(t) for t, u in zip(tracers, split.used_inputs, strict=True) if u]
     params |= {
         "jaxpr": second,
         "name": name,
         "captured": (
             *[False] * len(kept),
-            *[c for c, u in zip(_flags(captured, len(tracers)), used_inputs, strict=True) if u],
+            *[c for c, u in zip(_flags(captured, len(tracers)), split.used_inputs, strict=True) if u],
         ),
     }
     avals = [v.aval for v in second.outvars]
     out_tracers = _compat.stage_later(trace, operands, avals, region_p, params, second.effects)
     now, later = iter(results), iter(out_tracers)
-    return [next(later) if u else next(now) for u in out_unknown]
+    return [next(later) if u else next(now) for u in split.out_unknown]
+
+
+class _Split(NamedTuple):
+    """A region's values and tangents in two: `first` returns the known results, then the kept values."""
+
+    first: Any
+    second: Any  # reads kept values, then inputs
+    used_known: list[bool]  # which known inputs the first reads
+    used_inputs: list[bool]  # which inputs the second reads
+    out_unknown: list[bool]
+    num_results: int
+    num_kept: int
+    marks: marking.Marks
+
+
+def _split(body: Any, unknown: list[bool], policy: Any, name: str, *, results: bool) -> _Split:
+    marked, marks = marking.mark(body, unknown, policy, results=results)
+    first, second, out_unknown, out_again, num_kept = _compat.split_by_saving(marked, unknown, saveable)
+    # Of the second part only the results that the first cannot give; then only what these read.
+    wanted = [u for u, again in zip(out_unknown, out_again, strict=True) if again]
+    second, used = _compat.dce_open(jaxprs.without_callbacks(second), wanted)
+    known_results = len(out_unknown) - sum(out_unknown)
+    # Diagnostics stay although nothing here reads them.
+    seen = [v for eqn in first.eqns if eqn.primitive is diagnostic_p for v in eqn.outvars]
+    first = first.replace(outvars=[*first.outvars, *seen], debug_info=_compat.no_names(first))
+    wanted = [*[True] * known_results, *used[:num_kept], *[True] * len(seen)]
+    first, used_known = _compat.dce_open(first, wanted)
+    kept = sum(used[:num_kept])
+    return _Split(first, second, used_known, used[num_kept:], out_unknown, known_results, kept, marks)
 
 
 def _transpose(
