@@ -49,7 +49,13 @@ def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str) -> Plan
         if which >= 0:
             cut = pair.cuts[which]
             trades.append(
-                LoopTrade(pair.forward, pair.backward, tuple(sorted(cut.kept)), tuple(sorted(cut.recomputed)))
+                LoopTrade(
+                    pair.forward,
+                    pair.backward,
+                    tuple(sorted(cut.kept)),
+                    tuple(sorted(cut.recomputed)),
+                    cut.segment,
+                )
             )
         decisions += _loop_decisions(pair, pair.cuts[which] if which >= 0 else None, ladder.traced.flat)
     repeats = _repeats(step.rung.schedule, len(step.variant.program.ops))
@@ -93,7 +99,7 @@ def apply_plan(traced: Traced, plan: Plan) -> Flat:
                 f"the plan trades between operations {trade.forward} and {trade.backward}, "
                 "which are no loop pair"
             )
-        cut = Cut(frozenset(trade.kept), 0, frozenset(trade.recomputed), 0.0)
+        cut = Cut(frozenset(trade.kept), 0, frozenset(trade.recomputed), 0.0, trade.segment)
         flat = _loop_pairs.apply(flat, [replace(pair, cuts=(cut,))], [0])
     if not plan.repeats:
         return flat
@@ -215,6 +221,7 @@ def _loop_decisions(pair: Pair, cut: Cut | None, flat: Flat) -> list[Decision]:
     again = frozenset() if cut is None else cut.recomputed
     use = flat.eqns[pair.backward]
     found = []
+    segments = pair.length // cut.segment if cut is not None and cut.segment else pair.length
     for v in sorted(rows | kept):
         value = program.values[v]
         maker = program.ops[value.producer] if value.producer >= 0 else None
@@ -223,8 +230,8 @@ def _loop_decisions(pair: Pair, cut: Cut | None, flat: Flat) -> list[Decision]:
         found.append(
             Decision(
                 action="recompute" if recompute else "keep",
-                value=f"{pair.length} x {value.text}",
-                bytes=value.bytes,
+                value=f"{pair.length if recompute else segments} x {value.text}",
+                bytes=value.bytes if recompute else value.bytes * segments // pair.length,
                 op=maker.name if maker else "operand",
                 source=maker.source if maker and maker.source else _loop_source(pair, program),
                 scope=maker.scope if maker else "",

@@ -160,7 +160,8 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
     if first is not None and first[1].total_bytes <= limit:
         return compiler.fitted(_explain.to_plan(ladder, plain, limit, regions), *first, unplanned=unplanned)
 
-    scale, start = 1.0, 1
+    # Half a percent below the estimate is within its error, and the compiler has the last word.
+    scale, start = 0.995, 1
     tried: list[tuple[Step, int]] = []
     while compiler.count < max_compiles:
         at = ladder.first_within(limit, scale, start)
@@ -182,7 +183,7 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
                 _explain.to_plan(ladder, rung, limit, regions), *result, unplanned=unplanned
             )
         tried.append((rung, total))
-        scale = max(scale, total / rung.predicted_bytes)
+        scale = max(scale, total / rung.prediction.estimate.total_bytes)
         start = at + 1
     raise _infeasible(ladder, limit, wanted, tried)
 

@@ -72,10 +72,15 @@ class Ladder:
     pairs: tuple[Pair, ...]
     traced: Traced
 
-    def first_within(self, budget_bytes: int, scale: float = 1.0, start: int = 0) -> int | None:
-        """The first rung from `start` on whose predicted total times `scale` is within the budget.
+    def first_within(self, budget_bytes: int, scale: float | None = None, start: int = 0) -> int | None:
+        """The first rung from `start` on that is predicted to be within the budget.
 
         Visits few rungs: predictions fall along the ladder, nearly.
+
+        Args:
+          budget_bytes: the total that it must be within.
+          scale: None takes the upper end of the prediction; otherwise the estimate times this.
+          start: the first rung to look at.
         """
         low, high = start, len(self.steps) - 1
         if high < low:
@@ -91,8 +96,11 @@ class Ladder:
         # Predictions do not fall all the way where the machine and the memory model disagree: look at every rung before giving up.
         return next((k for k in range(start, len(self.steps)) if self._fits(k, budget_bytes, scale)), None)
 
-    def _fits(self, index: int, budget_bytes: int, scale: float) -> bool:
-        return self.steps[index].predicted_bytes * scale <= budget_bytes
+    def _fits(self, index: int, budget_bytes: int, scale: float | None) -> bool:
+        step = self.steps[index]
+        if scale is None:
+            return step.predicted_bytes <= budget_bytes
+        return step.prediction.estimate.total_bytes * scale <= budget_bytes
 
     def tradable(self) -> frozenset[int]:
         """The values that loops stack for other loops: a trade may leave them out."""

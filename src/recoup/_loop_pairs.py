@@ -22,6 +22,7 @@ from recoup._planner.ladder import ladder
 from recoup._planner.mincut import Cut, front
 from recoup._program import ARGUMENT, Op, Program
 from recoup._rewrite import rewrite
+from recoup._segments import best_segment, segment_eqns
 from recoup._trace import to_program
 
 RECOMPUTE_SCOPE = "recoup_recompute"
@@ -99,9 +100,25 @@ def _pair(
     recomputable = [op.pure for op in program.ops]
     free = [v for v in range(len(program.values)) if program.values[v].producer < 0] + list(anyway)
     cuts = front(program, needed, recomputable=recomputable, free=free)
+    cuts = _with_segments(cuts, program, stored[: scan.num_carry], needed, scan.length)
     if len(cuts) < 2:
         return None
     return Pair(forward, backward, tuple(rows), body, program, tuple(cuts), scan.length)
+
+
+def _with_segments(
+    cuts: Sequence[Cut], program: Program, carry: Sequence[int], needed: set[int], length: int
+) -> list[Cut]:
+    """The cuts, and last the loop in segments if that holds less than any of them."""
+    carry_bytes = sum(program.values[v].bytes for v in carry) // max(1, length)
+    row_bytes = sum(program.values[v].bytes for v in needed) // max(1, length)
+    k = best_segment(length, carry_bytes, row_bytes)
+    if not k or not all(op.pure for op in program.ops[:-1]):
+        return list(cuts)
+    ops = frozenset(range(len(program.ops) - 1))
+    size = (length // k) * carry_bytes + k * row_bytes
+    segmented = Cut(frozenset(carry), size, ops, sum(program.ops[o].cost for o in ops), k)
+    return [*(c for c in cuts if c.cost < segmented.cost), *([segmented] if size < cuts[-1].bytes else [])]
 
 
 def _value_index(flat: Flat) -> dict[Any, int]:
@@ -135,6 +152,8 @@ def apply(flat: Flat, pairs: Sequence[Pair], choice: Sequence[int], share: float
 
 def _apply_one(flat: Flat, pair: Pair, cut: Cut, share: float) -> Flat:
     first, second = flat.eqns[pair.forward], flat.eqns[pair.backward]
+    if cut.segment:
+        return _replaced(flat, pair, *segment_eqns(first, second, pair.residuals, cut.segment))
     f, b = _compat.scan_parts(first), _compat.scan_parts(second)
     body = pair.body
     index = _value_index(body)
@@ -251,11 +270,16 @@ def _apply_one(flat: Flat, pair: Pair, cut: Cut, share: float) -> Flat:
     b = b._replace(num_consts=b.num_consts + len(new_consts))
     backward = _scan_eqns(second, closed, b, outer_in, second.outvars)
 
-    rebuilt = []
-    for i, eqn in enumerate(flat.eqns):
-        rebuilt += forward if i == pair.forward else backward if i == pair.backward else [eqn]
     if len(forward) != 1 or len(backward) != 1:
         raise AssertionError("a rebuilt scan is one equation")
+    return _replaced(flat, pair, forward, backward)
+
+
+def _replaced(flat: Flat, pair: Pair, forward: Sequence[Any], backward: Sequence[Any]) -> Flat:
+    """The program with other equations in place of the two scans. Later pairs' indices stay right only if the number does."""
+    rebuilt: list[Any] = []
+    for i, eqn in enumerate(flat.eqns):
+        rebuilt += forward if i == pair.forward else backward if i == pair.backward else [eqn]
     return replace(flat, eqns=tuple(rebuilt))
 
 

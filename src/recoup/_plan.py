@@ -51,12 +51,16 @@ class Decision:
 
 @dataclass(frozen=True)
 class LoopTrade:
-    """For a pair of loops (operation indices): the body's values that are stacked, and what runs again."""
+    """For a pair of loops (operation indices): the body's values that are stacked, and what runs again.
+
+    `segment` is 0, or the length of the segments into which both loops are cut.
+    """
 
     forward: int
     backward: int
     kept: tuple[int, ...]
     recomputed: tuple[int, ...]
+    segment: int = 0
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,13 @@ class Plan:
                 fingerprint=str(data["fingerprint"]),
                 decisions=tuple(_decision(d) for d in data["decisions"]),
                 loops=tuple(
-                    LoopTrade(int(d["forward"]), int(d["backward"]), _ints(d["kept"]), _ints(d["recomputed"]))
+                    LoopTrade(
+                        int(d["forward"]),
+                        int(d["backward"]),
+                        _ints(d["kept"]),
+                        _ints(d["recomputed"]),
+                        int(d["segment"]),
+                    )
                     for d in data["loops"]
                 ),
                 repeats=tuple(Repeat(int(d["before"]), _ints(d["ops"])) for d in data["repeats"]),

@@ -25,6 +25,7 @@ class Cut:
     bytes: int
     recomputed: frozenset[int]
     cost: float
+    segment: int = 0  # of a loop cut into segments: their length in iterations (then nothing is kept but the carry)
 
 
 _SCALE = 2**30  # scipy's maximum flow takes 32-bit capacities
