@@ -7,10 +7,12 @@ variant by one counter, loops times their length. Memory is the compiler's own (
 """
 
 import contextlib
+import os
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,6 +25,7 @@ from recoup._barrier import FENCE_OPTIONS
 from recoup._compat import BARRIERS_NEED_OPTION
 
 MIB = 2**20
+ROOT = str(Path(__file__).resolve().parent.parent) + os.sep  # results name no place of this machine
 SHARES = (0.7, 0.5, 0.3)
 
 Row = dict[str, Any]
@@ -142,7 +145,9 @@ def _fit_row(bench: Bench, step: Callable[..., Any], budget: int, why: str) -> b
         fitted = recoup.fit(step, *bench.args, budget=budget)
     except recoup.BudgetError as error:
         seconds = time.perf_counter() - began
-        bench.rows.append(row | {"feasible": False, "fit_seconds": seconds, "error": str(error)})
+        bench.rows.append(
+            row | {"feasible": False, "fit_seconds": seconds, "error": str(error).replace(ROOT, "")}
+        )
         bench.runs.append(_no_run)
         return False
     seconds = time.perf_counter() - began
