@@ -78,6 +78,7 @@ def flatten(closed: Any, *, dissolve_regions: bool = False) -> Flat:
 
 class _Builder:
     def __init__(self, dissolve_regions: bool):
+        self.dissolve_regions = dissolve_regions
         self.calls = _CALLS | _REGIONS if dissolve_regions else _CALLS
         self.eqns: list[Any] = []
         self.constants: list[tuple[Any, Any]] = []
@@ -101,6 +102,10 @@ class _Builder:
                 self._inline(eqn, body, invars, env)
                 continue
             eqn = eqn.replace(invars=invars)
+            if eqn.primitive.name == "scan":
+                # So that a body's calls and duplicates count once in the plain step too, as the compiler has it.
+                body = flatten(eqn.params["jaxpr"], dissolve_regions=self.dissolve_regions).closed()
+                eqn = eqn.replace(params={**eqn.params, "jaxpr": body})
             key = _key(eqn)
             if key is not None and key in self._seen:
                 for mine, theirs in zip(eqn.outvars, self._seen[key], strict=True):
