@@ -10,8 +10,8 @@ __version__ = "0.1.0"
 
 # public name -> module that defines it
 _EXPORTS: dict[str, str] = {
-    "CompiledMemory": "recoup._fit",
-    "Fitted": "recoup._fit",
+    "CompiledMemory": "recoup._compiling",
+    "Fitted": "recoup._compiling",
     "fit": "recoup._fit",
     "plan": "recoup._fit",
     "jit": "recoup._jit",

@@ -182,8 +182,8 @@ def aval_bytes(aval: Any) -> int:
     for dim in shape:
         size *= int(dim)
     itemsize = getattr(dtype, "itemsize", None)
-    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
-        key_shape = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype))
+    if jax.numpy.issubdtype(dtype, jax.dtypes.extended):
+        key_shape = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype))  # type: ignore[no-untyped-call]
         return size * int(key_shape.size) * int(key_shape.dtype.itemsize)
     name = getattr(dtype, "name", "")
     if name in ("int4", "uint4", "int2", "uint2"):
@@ -221,7 +221,8 @@ def partitioned_automatically(ctx: Any) -> bool:
 
 def shape_of(aval: Any) -> Any:
     """An abstract value as an argument to trace with, weak type kept."""
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+    weak = getattr(aval, "weak_type", False)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)  # type: ignore[no-untyped-call]
 
 
 def trace_thunk(fun: Callable[[], list[Any]], label: str, where: str) -> tuple[Any, list[Any]]:
@@ -480,7 +481,7 @@ def with_leading(aval: Any, *sizes: int) -> Any:
     shape = (*sizes, *aval.shape)
     if aval.sharding.mesh.empty:
         return jax.core.ShapedArray(shape, aval.dtype)
-    spec = jax.sharding.PartitionSpec(*[None] * len(sizes), *aval.sharding.spec)
+    spec = jax.sharding.PartitionSpec(*[None] * len(sizes), *aval.sharding.spec)  # type: ignore[no-untyped-call]
     sharding = jax.sharding.NamedSharding(aval.sharding.mesh, spec)
     return aval.update(shape=shape, weak_type=False, sharding=sharding)
 
@@ -489,7 +490,7 @@ def without_leading(aval: Any) -> Any:
     """The type of one row of a stack."""
     if aval.sharding.mesh.empty:
         return jax.core.ShapedArray(aval.shape[1:], aval.dtype)
-    spec = jax.sharding.PartitionSpec(*tuple(aval.sharding.spec)[1:])
+    spec = jax.sharding.PartitionSpec(*tuple(aval.sharding.spec)[1:])  # type: ignore[no-untyped-call]
     sharding = jax.sharding.NamedSharding(aval.sharding.mesh, spec)
     return aval.update(shape=aval.shape[1:], weak_type=False, sharding=sharding)
 

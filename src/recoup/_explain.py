@@ -39,8 +39,12 @@ def fingerprint(program: Program) -> str:
     return digest.hexdigest()[:32]
 
 
-def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str) -> Plan:
-    """The plan that `step` carries out."""
+def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str, *, certified: bool = False) -> Plan:
+    """The plan that `step` carries out.
+
+    Its predicted peak is the estimate where the compiler certified the step, else the upper end: what a plan
+    promises.
+    """
     program = ladder.traced.program
     bound, where = lower_bound(program, ladder.tradable())
     trades = []
@@ -62,7 +66,7 @@ def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str) -> Plan
     decisions += _decisions(step)
     return Plan(
         budget_bytes=budget_bytes,
-        peak_bytes=step.predicted_bytes,
+        peak_bytes=step.prediction.estimate.total_bytes if certified else step.predicted_bytes,
         unplanned_bytes=ladder.steps[0].predicted_bytes,
         lower_bound_bytes=bound,
         bound=where,
@@ -73,7 +77,12 @@ def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str) -> Plan
         loops=tuple(trades),
         repeats=tuple(repeats),
         regions=regions,
-        made_with={"jax": jax.__version__, "instrument": "memory model (predicted, upper end)"},
+        made_with={
+            "jax": jax.__version__,
+            "instrument": "memory model (predicted, estimate)"
+            if certified
+            else "memory model (predicted, upper end)",
+        },
     )
 
 

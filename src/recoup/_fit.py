@@ -158,7 +158,9 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
     if first is None and plain.prediction.low.total_bytes <= limit:
         first = compile_plain()
     if first is not None and first[1].total_bytes <= limit:
-        return compiler.fitted(_explain.to_plan(ladder, plain, limit, regions), *first, unplanned=unplanned)
+        return compiler.fitted(
+            _explain.to_plan(ladder, plain, limit, regions, certified=True), *first, unplanned=unplanned
+        )
 
     # Half a percent below the estimate is within its error, and the compiler has the last word.
     scale, start = 0.995, 1
@@ -180,7 +182,7 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
         total = result[1].total_bytes
         if total <= limit:
             return compiler.fitted(
-                _explain.to_plan(ladder, rung, limit, regions), *result, unplanned=unplanned
+                _explain.to_plan(ladder, rung, limit, regions, certified=True), *result, unplanned=unplanned
             )
         tried.append((rung, total))
         scale = max(scale, total / rung.prediction.estimate.total_bytes)

@@ -103,7 +103,8 @@ class _Builder:
                 continue
             eqn = eqn.replace(invars=invars)
             if eqn.primitive.name == "scan":
-                # So that a body's calls and duplicates count once in the plain step too, as the compiler has it.
+                # So that a body's calls and duplicates count once in the plain step too, as the compiler has
+                # it.
                 body = flatten(eqn.params["jaxpr"], dissolve_regions=self.dissolve_regions).closed()
                 eqn = eqn.replace(params={**eqn.params, "jaxpr": body})
             key = _key(eqn)

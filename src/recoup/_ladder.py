@@ -1,7 +1,9 @@
-"""The ladder of a traced step: loop trades times schedules, from the plain step down, each with a prediction when asked.
+"""The ladder of a traced step: loop trades times schedules, from the plain step down, each with a prediction
+when asked.
 
-Idea: loop pairs are traded first (a jaxpr to jaxpr change), then the rest of the program is scheduled; rungs of all trades together
-form one Pareto front. The memory model, which imitates the compiler, is asked only for the rungs that a search visits.
+Idea: loop pairs are traded first (a jaxpr to jaxpr change), then the rest of the program is scheduled; rungs
+of all trades together form one Pareto front. The memory model, which imitates the compiler, is asked only for
+the rungs that a search visits.
 """
 
 from collections.abc import Sequence
@@ -93,7 +95,8 @@ class Ladder:
                 low = middle + 1
         if self._fits(low, budget_bytes, scale):
             return low
-        # Predictions do not fall all the way where the machine and the memory model disagree: look at every rung before giving up.
+        # Predictions do not fall all the way where the machine and the memory model disagree: look at every
+        # rung before giving up.
         return next((k for k in range(start, len(self.steps)) if self._fits(k, budget_bytes, scale)), None)
 
     def _fits(self, index: int, budget_bytes: int, scale: float | None) -> bool:
@@ -106,7 +109,9 @@ class Ladder:
         """The values that loops stack for other loops: a trade may leave them out."""
         found: set[int] = set()
         for pair in self.pairs:
-            found.update(self.traced.program.ops[pair.forward].writes[position] for position in pair.residuals)
+            found.update(
+                self.traced.program.ops[pair.forward].writes[position] for position in pair.residuals
+            )
         return frozenset(found)
 
     def lowest(self) -> Step:
@@ -148,7 +153,10 @@ def build(traced: Traced, *, progress: Any = None) -> Ladder:
 
 
 def loop_choices(pairs: Sequence[Pair], limit: int = 18) -> list[tuple[int, ...]]:
-    """Trades for all pairs together, from "as they are" down: at each step the pair that frees most for its cost moves on."""
+    """Trades for all pairs together, from "as they are" down.
+
+    At each step the pair that frees most for its cost moves on.
+    """
     state = [-1] * len(pairs)
     found = [tuple(state)]
     while True:

@@ -276,7 +276,7 @@ def _apply_one(flat: Flat, pair: Pair, cut: Cut, share: float) -> Flat:
 
 
 def _replaced(flat: Flat, pair: Pair, forward: Sequence[Any], backward: Sequence[Any]) -> Flat:
-    """The program with other equations in place of the two scans. Later pairs' indices stay right only if the number does."""
+    """The program with other equations in place of the two scans."""
     rebuilt: list[Any] = []
     for i, eqn in enumerate(flat.eqns):
         rebuilt += forward if i == pair.forward else backward if i == pair.backward else [eqn]

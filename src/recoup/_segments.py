@@ -1,8 +1,10 @@
-"""A loop pair cut into segments: only the carry at each segment's start is held, and one segment's residuals at a time.
+"""A loop pair cut into segments: only the carry at each segment's start is held, and one segment's residuals
+at a time.
 
-Idea: n iterations become S segments of k. The forward loop stacks the carry at the start of each segment and nothing for the backward
-pass; the backward loop, segment by segment from the last, runs the segment's forward again, stacking its residuals for k iterations
-only, then the segment's backward. Memory S carries + k residual rows, about twice the root of n; one more forward pass.
+Idea: n iterations become S segments of k. The forward loop stacks the carry at the start of each segment and
+nothing for the backward pass; the backward loop, segment by segment from the last, runs the segment's forward
+again, stacking its residuals for k iterations only, then the segment's backward. Memory S carries + k
+residual rows, about twice the root of n; one more forward pass.
 Source: Griewank's two-level checkpointing; Chen et al. 2016. Limits: k divides n; a prime length is not cut.
 """
 
@@ -17,7 +19,7 @@ from recoup._inline import flatten
 
 
 def best_segment(length: int, carry_bytes: int, row_bytes: int) -> int:
-    """The segment length (a divisor, at least 2 and less than `length`) that holds fewest bytes; 0 if there is none."""
+    """The segment length (a proper divisor of `length`) that holds fewest bytes; 0 if there is none."""
     divisors = [k for k in range(2, length) if length % k == 0] if length < 10**6 else []
     if not divisors:
         return 0

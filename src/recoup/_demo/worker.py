@@ -81,7 +81,7 @@ def _prepare_plain(
     import jax
 
     from recoup._cli.certificate import memory_data
-    from recoup._fit import CompiledMemory
+    from recoup._compiling import CompiledMemory
 
     began = time.perf_counter()
     compiled = jax.jit(step, donate_argnums=_DONATE).lower(*args).compile()

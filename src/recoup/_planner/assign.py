@@ -1,9 +1,10 @@
 """An assignment (what is kept, what is recomputed when) turned into a schedule. No JAX.
 
-Idea: an assignment gives each value a level. Level 0 is kept from its first computation. Level 1 and 2 are dropped after the early
-epoch; the first window that needs one recomputes it, from what is there. Once recomputed, a level-1 value stays until its last
-use (it is a place to restart from); a level-2 value stays only if it belongs to the zone whose backward is running, so that
-passing through a zone to reach a later one holds nothing of it.
+Idea: an assignment gives each value a level. Level 0 is kept from its first computation. Level 1 and 2 are
+dropped after the early epoch; the first window that needs one recomputes it, from what is there. Once
+recomputed, a level-1 value stays until its last use (it is a place to restart from); a level-2 value stays
+only if it belongs to the zone whose backward is running, so that passing through a zone to reach a later one
+holds nothing of it.
 Limits: a recomputation always starts in the window that needs it.
 """
 

@@ -1,8 +1,10 @@
-"""A deterministic ladder of schedules for one Program: each rung lower in memory and dearer than the one before. No JAX.
+"""A deterministic ladder of schedules for one Program: each rung lower in memory and dearer than the one
+before. No JAX.
 
-Idea: for several divisions into zones, and for peaks from the plain program's down to the lowest, take the cheapest assignment;
-below that, restart points are thinned out (only every m-th boundary kept). All of them are executed by the machine, and the Pareto
-front of (peak, cost) is the ladder. `fit` walks it, so a smaller budget never gives a cheaper plan.
+Idea: for several divisions into zones, and for peaks from the plain program's down to the lowest, take the
+cheapest assignment; below that, restart points are thinned out (only every m-th boundary kept). All of them
+are executed by the machine, and the Pareto front of (peak, cost) is the ladder. `fit` walks it, so a smaller
+budget never gives a cheaper plan.
 Limits: peaks here are the machine's; the memory model and the compiler have the last word.
 """
 
@@ -17,7 +19,6 @@ from recoup._planner.layout import Layout, Zones, layout, zones
 from recoup._planner.machine import execute
 from recoup._planner.options import Choices, choices, choose, levels
 from recoup._program import Program
-
 
 _CANDIDATES = 100_000  # operations times candidates, for each division into zones
 _LARGE = 4_000  # operations
@@ -45,9 +46,11 @@ def ladder(
 
     Args:
       program: what to plan.
-      ceiling_bytes: the plain program's temporaries, where a better instrument than the machine knows them; rungs are below.
+      ceiling_bytes: the plain program's temporaries, where a better instrument than the machine knows them;
+        rungs are below.
       targets: how many peaks to aim at, for each division into zones.
-      resolutions: into how many zones to divide an epoch; those with less than eight operations a zone are left out.
+      resolutions: into how many zones to divide an epoch; those with less than eight operations a zone are
+        left out.
     """
     # Each candidate is executed, in time linear in the program: a large program gets fewer of them.
     size = max(1, len(program.ops))
@@ -78,7 +81,8 @@ def ladder(
             kept = choose(found, int(peak))
             if kept is not None:
                 add(parts, kept)
-    # Lowest of all: few restart points, and finer zones that hold less of what is recomputed, at the price of doing it again.
+    # Lowest of all: few restart points, and finer zones that hold less of what is recomputed, at the price of
+    # doing it again.
     for count, parts in divisions.items():
         for kept in _thinned(program, plan, parts):
             add(parts, kept)

@@ -1,9 +1,10 @@
 """How a Program divides: epochs (early, late), windows of the late part, zones of the early part. No JAX.
 
-Idea: memory is highest where the most bytes wait to be read later; that point splits a step into what came before (the forward
-pass) and after (the backward pass), however the gradient was taken. Several such peaks (two losses, unrolled microbatches) make
-several epochs. A late epoch is divided into windows at heavy operations that later heavy ones depend on: there a barrier can hold
-recomputations back. An early epoch is divided into zones at its narrowest points, as articulation points divide a chain.
+Idea: memory is highest where the most bytes wait to be read later; that point splits a step into what came
+before (the forward pass) and after (the backward pass), however the gradient was taken. Several such peaks
+(two losses, unrolled microbatches) make several epochs. A late epoch is divided into windows at heavy
+operations that later heavy ones depend on: there a barrier can hold recomputations back. An early epoch is
+divided into zones at its narrowest points, as articulation points divide a chain.
 Limits: positions are those of the traced order.
 """
 
@@ -27,13 +28,16 @@ class Layout:
     free: frozenset[int]  # values that are there anyway: arguments, constants, results, small ones
     crossing: frozenset[int]  # values read in a later epoch than their own, `free` ones apart
     droppable: tuple[int, ...]  # early values that may be recomputed
-    late_reads: tuple[tuple[int, int], ...]  # in order: a window, and a value of an earlier epoch that it reads
+    late_reads: tuple[
+        tuple[int, int], ...
+    ]  # in order: a window, and a value of an earlier epoch that it reads
     trigger: tuple[int, ...]  # for each window the value whose arrival opens it; -1 for window 0
 
 
 @dataclass(frozen=True)
 class Zones:
-    """For each operation the zone (counting up through the program), and the values that zones hand on to later ones."""
+    """For each operation the zone (counting up through the program), and the values that zones hand on to
+    later ones."""
 
     zone: tuple[int, ...]
     boundary: frozenset[int]

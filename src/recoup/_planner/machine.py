@@ -1,10 +1,12 @@
 """The machine that executes a schedule of a Program: asserts that it is legal and follows its memory. No JAX.
 
-A schedule is a sequence of operation indices. The first time an index appears is the operation's own computation, later times
-recompute it. A use reads the most recent computation of its operand. Repeats come in groups, each right before a first
-computation; a barrier stands between a group and what it reads from before the group's window.
-Source: the model machine of checkpoint_schedules (Firedrake), on graphs. Limits: sizes follow a crude fusion rule (a fusible
-result that no heavy operation reads is computed inside its readers and has no buffer); `_memory` has the faithful model.
+A schedule is a sequence of operation indices. The first time an index appears is the operation's own
+computation, later times recompute it. A use reads the most recent computation of its operand. Repeats come in
+groups, each right before a first computation; a barrier stands between a group and what it reads from before
+the group's window.
+Source: the model machine of checkpoint_schedules (Firedrake), on graphs.
+Limits: sizes follow a crude fusion rule (a fusible result that no heavy operation reads is computed inside
+its readers and has no buffer); `_memory` has the faithful model.
 """
 
 from collections.abc import Sequence
@@ -18,7 +20,8 @@ from recoup.errors import PlanError
 
 @dataclass(frozen=True)
 class Run:
-    """What the machine saw. `live_bytes[i]` is what is alive while step i runs, arguments and results apart."""
+    """What the machine saw. `live_bytes[i]` is what is alive while step i runs, arguments and results
+    apart."""
 
     live_bytes: tuple[int, ...]
     cost: float
@@ -36,10 +39,12 @@ def execute(program: Program, schedule: Sequence[int], window: Sequence[int] = (
     Args:
       program: what to run.
       schedule: operation indices in the order in which they run.
-      window: of each operation (see `layout`); a value that waits for a later window passes a barrier and has a buffer.
+      window: of each operation (see `layout`); a value that waits for a later window passes a barrier and has
+        a buffer.
 
     Raises:
-      PlanError: an operation is missing, runs out of order, reads a value not yet computed, or is repeated although it must not.
+      PlanError: an operation is missing, runs out of order, reads a value not yet computed, or is repeated
+      although it must not.
     """
     ops, reads = program.ops, program.sources
     made = [-1] * len(ops)  # the step that computed what a use reads now
@@ -93,8 +98,8 @@ def _memory(
     ops, absorbs, own = program.ops, program.absorbs, program.own_bytes
     steps = len(schedule)
     last = [-1] * steps
-    # A value needs a buffer if it is not fusible, a heavy operation reads it, it is dear and read twice, or it waits for a
-    # later window.
+    # A value needs a buffer if it is not fusible, a heavy operation reads it, it is dear and read twice, or
+    # it waits for a later window.
     buffered = [not ops[i].fusible for i in schedule]
     shared = [False] * steps
     for step, row in enumerate(sources):
@@ -124,7 +129,9 @@ def _memory(
     np.add.at(change, end_of + 1, -size)
     live = np.cumsum(change)[:-1] + workspace
     # An elementwise result takes the memory of an operand of its size that it is the last to read.
-    ending = {(end, amount) for step, (end, amount) in enumerate(zip(ends, sizes, strict=True)) if end != step}
+    ending = {
+        (end, amount) for step, (end, amount) in enumerate(zip(ends, sizes, strict=True)) if end != step
+    }
     for step in range(steps):
         if buffered[step] and ops[schedule[step]].fusible and (step, sizes[step]) in ending:
             live[step] -= sizes[step]

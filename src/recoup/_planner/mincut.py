@@ -1,8 +1,9 @@
 """Which values to keep so that everything a later reader needs can be had: a minimum cut. No JAX.
 
-Idea: a needed value is either kept (it costs its bytes) or recomputed (it costs price x its operation's cost, and its operands are
-needed in turn). With x = "needed" and y = "recomputed" the total is a sum of submodular terms, so one minimum cut is the optimum
-for a price, and a sweep over prices walks the lower hull of (bytes kept, cost of recomputation).
+Idea: a needed value is either kept (it costs its bytes) or recomputed (it costs price x its operation's cost,
+and its operands are needed in turn). With x = "needed" and y = "recomputed" the total is a sum of submodular
+terms, so one minimum cut is the optimum for a price, and a sweep over prices walks the lower hull of (bytes
+kept, cost of recomputation).
 Source: the min-cut partitioner of PyTorch's AOTAutograd, with costs as well as bytes in the objective.
 Limits: peaks and the order of recomputation are not in the objective; the caller evaluates the result.
 """
@@ -25,7 +26,9 @@ class Cut:
     bytes: int
     recomputed: frozenset[int]
     cost: float
-    segment: int = 0  # of a loop cut into segments: their length in iterations (then nothing is kept but the carry)
+    segment: int = (
+        0  # of a loop cut into segments: their length in iterations (then nothing is kept but the carry)
+    )
 
 
 _SCALE = 2**30  # scipy's maximum flow takes 32-bit capacities
@@ -146,10 +149,14 @@ def front(
 ) -> list[Cut]:
     """Cuts between those of the hull too: the Pareto front over which heavy operations may run again.
 
-    The hull skips every trade inside a dent. With few heavy operations (`most_heavy`, the dearest) each subset of them is tried.
+    The hull skips every trade inside a dent. With few heavy operations (`most_heavy`, the dearest) each
+    subset of them is tried.
     """
     hull = sweep(program, needed, recomputable=recomputable, free=free)
-    again = sorted({o for cut in hull for o in cut.recomputed if program.ops[o].heavy}, key=lambda o: -program.ops[o].cost)
+    again = sorted(
+        {o for cut in hull for o in cut.recomputed if program.ops[o].heavy},
+        key=lambda o: -program.ops[o].cost,
+    )
     found = {cut.kept: cut for cut in hull}
     chosen = again[:most_heavy]
     for mask in range(2 ** len(chosen) - 1):

@@ -1,10 +1,11 @@
 """Options for each zone, and one option a zone under a peak: minimum cuts, then a dynamic program. No JAX.
 
-Idea: with the values on zone boundaries kept, zones are independent but for the bytes they hold while earlier zones' backward
-runs. A sweep of minimum cuts gives each zone a few options (bytes kept, cost, most bytes alive meanwhile); a dynamic program over
-the zones of an epoch picks one each: cheapest total with, for each zone, the bytes held by the zones before it plus its own
-highest moment within the peak.
-Source: the persistent chain program of Rotor (Beaumont et al.) with options per block, restricted to one recomputation a zone.
+Idea: with the values on zone boundaries kept, zones are independent but for the bytes they hold while earlier
+zones' backward runs. A sweep of minimum cuts gives each zone a few options (bytes kept, cost, most bytes
+alive meanwhile); a dynamic program over the zones of an epoch picks one each: cheapest total with, for each
+zone, the bytes held by the zones before it plus its own highest moment within the peak.
+Source: the persistent chain program of Rotor (Beaumont et al.) with options per block, restricted to one
+recomputation a zone.
 Limits: held bytes are counted in steps of 1/512 of the peak.
 """
 
