@@ -23,7 +23,8 @@ MOVES_DATA = frozenset(
         "broadcast_in_dim", "reshape", "transpose", "convert_element_type", "bitcast_convert_type",
         "squeeze", "expand_dims", "slice", "dynamic_slice", "dynamic_update_slice", "concatenate",
         "pad", "rev", "gather", "copy", "copy_p", "iota", "stop_gradient", "split", "stack", "select_n",
-        "device_put", "optimization_barrier", "recoup_barrier", "name", "random_wrap", "random_unwrap",
+        "device_put", "optimization_barrier", "recoup_barrier", "recoup_keep",
+        "recoup_diagnostic", "name", "random_wrap", "random_unwrap",
         "random_seed", "pjit", "real", "imag"
     ]
 )  # fmt: skip

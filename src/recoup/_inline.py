@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recoup import _compat
+from recoup._barrier import FENCE
 from recoup._compat import DropVar, Literal, Var
 
 _CALLS = {
@@ -24,6 +25,7 @@ _CALLS = {
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
     "custom_lin": "call_jaxpr",
+    "recoup_region": "jaxpr",  # its backward holds its barrier as an equation
 }
 _REGIONS = {"remat2": "jaxpr", "checkpoint": "jaxpr", "remat": "jaxpr"}
 
@@ -102,6 +104,12 @@ class _Builder:
                 self._inline(eqn, body, invars, env)
                 continue
             eqn = eqn.replace(invars=invars)
+            if eqn.primitive.name == "recoup_barrier":
+                if self.dissolve_regions:
+                    env.update(zip(inner.outvars, invars, strict=True))
+                    continue
+                # Compiled by `fit`, which keeps optimization barriers: no data dependence is needed.
+                eqn = eqn.replace(params={**eqn.params, "mode": FENCE})
             if eqn.primitive.name == "scan":
                 # So that a body's calls and duplicates count once in the plain step too, as the compiler has
                 # it.

@@ -217,7 +217,8 @@ def _convert(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     return [rules.convert(low.g, x, dtype)]
 
 
-@rule("copy", "copy_p", "stop_gradient", "name", "device_put", "sharding_constraint", "pvary",
+@rule("copy", "copy_p", "stop_gradient", "name", "recoup_keep", "recoup_diagnostic", "device_put",
+      "sharding_constraint", "pvary",
       "layout_constraint",
       "optimization_barrier", "recoup_barrier", "reshard", "mesh_cast", "random_wrap",
       "random_unwrap", "random_clone", "convert_memory_kind")  # fmt: skip
@@ -285,7 +286,8 @@ def _select(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     return [rules.elementwise(low.g, "select", dtype, tuple(args))]
 
 
-@rule("jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call",
+@rule("jit", "pjit", "recoup_region", "closed_call", "core_call", "eval_jaxpr", "custom_jvp_call",
+      "custom_vjp_call",
       "custom_vjp_call_jaxpr", "custom_jvp_call_jaxpr", "remat", "remat2", "checkpoint", "run_state", "call",
       "custom_lin", "composite", "shard_map")  # fmt: skip
 def _call(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
