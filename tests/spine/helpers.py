@@ -128,7 +128,7 @@ def dropout(key, x, rate=0.1):
     return jnp.where(keep, x / (1.0 - rate), jnp.zeros_like(x))
 
 
-def gpt(layers=3, drop=False, batch=2, time=64, width=32):
+def gpt(layers=2, drop=False, batch=2, time=64, width=32):
     """A step of a stack of blocks written as a Python loop, with dropout by key if asked."""
 
     def loss(params, x, *key):
@@ -142,7 +142,7 @@ def gpt(layers=3, drop=False, batch=2, time=64, width=32):
     return sgd(loss), (params, normal(77, batch, time, width), *keys)
 
 
-def convnet(blocks=3, batch=4, side=12, channels=8):
+def convnet(blocks=2, batch=4, side=12, channels=8):
     """Residual convolutions with batch statistics."""
 
     def norm(x, scale):

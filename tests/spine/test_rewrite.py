@@ -1,5 +1,6 @@
 """Rewritten steps: results equal to plain, fewer temporaries, recomputation that the compiler left alone."""
 
+import functools
 import re
 
 import jax
@@ -15,12 +16,13 @@ from recoup._trace import trace
 
 from .helpers import (
     again,
-    block,
     close,
     compiled,
     convnet,
+    dropout,
     gpt,
     mlp,
+    mlp_loss,
     normal,
     products,
     same,
@@ -29,29 +31,32 @@ from .helpers import (
 )
 
 
-def rungs(step, args):
+@functools.cache
+def rungs(make, *options):
+    """A step, its arguments, its trace and its ladder."""
+    step, args = make(*options)
     traced = trace(step, args)
-    return traced, _ladder.build(traced)
+    return step, args, traced, _ladder.build(traced)
 
 
-def at(step, args, which):
-    """The plain and the rewritten step compiled, at a rung of the ladder."""
-    traced, ladder = rungs(step, args)
-    rung = ladder.steps[which]
-    fun = to_function(rung.flat, traced, "step")
-    return rung, compiled(step, *args), compiled(fun, *args)
+@functools.cache
+def at(which, make, *options):
+    """A rung of the ladder compiled; the first one is the plain step."""
+    step, args, traced, ladder = rungs(make, *options)
+    fun = step if which == 0 else to_function(ladder.steps[which].flat, traced, "step")
+    return ladder.steps[which], compiled(fun, *args), args
 
 
 # Elementwise chains before and after a barrier fuse into other loops, where XLA may contract a product and a
 # sum; reductions of a normalisation are then vectorised differently. That is a few units in the last place.
 @pytest.mark.parametrize(
     ("make", "ulps", "share"),
-    [(mlp, 0, 0.75), (gpt, 64, 0.75), (convnet, 256, 0.8)],
+    [(mlp, 0, 0.75), (gpt, 64, 0.85), (convnet, 256, 0.9)],
     ids=["mlp", "transformer", "conv_batch_statistics"],
 )
 def test_a_low_rung(make, ulps, share):
-    step, args = make()
-    rung, plain, rewritten = at(step, args, -1)
+    _, plain, args = at(0, make)
+    rung, rewritten, _ = at(-1, make)
     close(plain(*args), rewritten(*args), ulps)
     assert temporaries(rewritten) < share * temporaries(plain)
     # Products run again in the compiled program: it has more of them, and their names say which.
@@ -62,24 +67,32 @@ def test_a_low_rung(make, ulps, share):
     assert 0 < len(again(more)) <= repeated
 
 
-def test_a_cheap_rung_recomputes_no_product():
-    step, args = gpt()
-    _, plain, rewritten = at(step, args, 1)
-    assert temporaries(rewritten) < temporaries(plain)
-    assert len(products(rewritten)) == len(products(plain))
+def test_a_rung_without_heavy_repeats_recomputes_no_product():
+    _, _, _, ladder = rungs(gpt)
+    ops = ladder.traced.program.ops
+    light = [
+        i
+        for i, step in enumerate(ladder.steps)
+        if i and not any(ops[o].heavy and step.rung.schedule.count(o) > 1 for o in range(len(ops)))
+    ]
+    _, plain, args = at(0, gpt)
+    rung, rewritten, _ = at(light[-1], gpt)
+    assert rung.extra_flops > 0
+    assert len(products(rewritten)) == len(products(plain)) and not again(products(rewritten))
     close(plain(*args), rewritten(*args), 64)
 
 
 def test_dropout_draws_the_same_mask_again():
-    step, args = gpt(layers=2, drop=True)
-    _, plain, rewritten = at(step, args, -1)
+    _, plain, args = at(0, dropped)
+    rung, rewritten, _ = at(-1, dropped)
+    ops = rung.variant.program.ops
+    assert any(ops[o].name == "random_bits" and rung.rung.schedule.count(o) > 1 for o in range(len(ops)))
     assert temporaries(rewritten) < temporaries(plain)
     close(plain(*args), rewritten(*args), 64)
 
 
 def test_every_operation_is_there_and_repeats_are_marked():
-    step, args = mlp()
-    traced, ladder = rungs(step, args)
+    _, _, traced, ladder = rungs(mlp)
     for rung in ladder.steps[1:]:
         eqns = [e for e in rung.flat.eqns if e.primitive.name != "recoup_barrier"]
         marked = [RECOMPUTE_SCOPE in str(e.source_info.name_stack) for e in eqns]
@@ -90,9 +103,8 @@ def test_every_operation_is_there_and_repeats_are_marked():
 
 
 def test_variables_are_assigned_once_and_before_use():
-    step, args = gpt(layers=2)
-    _, ladder = rungs(step, args)
-    for rung in ladder.steps:
+    _, _, _, ladder = rungs(gpt)
+    for rung in ladder.steps[::3]:
         known = {*rung.flat.constvars, *rung.flat.invars}
         for eqn in rung.flat.eqns:
             assert all(v in known for v in eqn.invars if not isinstance(v, _compat.Literal))
@@ -102,99 +114,97 @@ def test_variables_are_assigned_once_and_before_use():
 
 def test_what_stood_before_a_barrier_is_read_through_it():
     # A barrier's result that nobody reads is dropped by the compiler, and the recomputation slides back.
-    step, args = mlp()
-    _, ladder = rungs(step, args)
+    _, _, _, ladder = rungs(mlp)
     eqns = ladder.steps[-1].flat.eqns
-    readers = [v for eqn in eqns for v in eqn.invars if not isinstance(v, _compat.Literal)]
+    readers = {v for eqn in eqns for v in eqn.invars if not isinstance(v, _compat.Literal)}
     windows = [e for e in eqns if e.primitive.name == "recoup_barrier" and e.params["triggers"]]
-    assert windows
+    assert len(windows) > 2
     for eqn in windows:
-        assert eqn.outvars[-1] in readers  # the trigger
         assert any(v in readers for v in eqn.outvars[:-1])
+    for eqn in windows[1:]:
+        assert eqn.outvars[-1] in readers  # the trigger
 
 
 def test_the_plain_schedule_changes_no_result():
-    step, args = mlp()
-    traced = trace(step, args)
+    _, args, traced, _ = rungs(mlp)
     plan = layout(traced.program)
     flat = rewrite(traced.flat, traced.program, plan, range(len(traced.program.ops)))
-    same(compiled(step, *args)(*args), compiled(to_function(flat, traced, "step"), *args)(*args))
+    same(at(0, mlp)[1](*args), compiled(to_function(flat, traced, "step"), *args)(*args))
 
 
-def test_machine_and_compiler_agree_on_the_direction():
-    step, args = mlp(layers=8)
-    traced, ladder = rungs(step, args)
-    first, last = ladder.steps[0], ladder.steps[-1]
-    sizes = [
-        temporaries(compiled(to_function(r.flat, traced, "s"), *args))
-        for r in (first, ladder.steps[len(ladder.steps) // 2], last)
-    ]
-    assert sizes[0] > sizes[1] > sizes[2]
-    for rung in ladder.steps:
+def test_rungs_are_what_the_machine_and_the_memory_model_say():
+    _, _, _, ladder = rungs(mlp)
+    for rung in ladder.steps[1:]:
         run = execute(rung.variant.program, rung.rung.schedule, rung.variant.layout.window)
         assert run.peak_bytes == rung.peak_bytes
+    for which in (0, len(ladder.steps) // 2, -1):
+        rung, program, _ = at(which, mlp)
+        predicted = rung.prediction
+        assert 0.95 * predicted.low.temporaries_bytes <= temporaries(program)
+        assert temporaries(program) <= 1.05 * predicted.high.temporaries_bytes
 
 
 def test_the_rewritten_program_names_recomputed_operations():
-    step, args = mlp()
-    _, _, rewritten = at(step, args, -1)
+    _, rewritten, _ = at(-1, mlp)
     found = re.findall(rf'op_name="([^"]*{RECOMPUTE_SCOPE}[^"]*)"', rewritten.as_text())
     assert any("tanh" in name for name in found)
 
 
+def dropped():
+    def loss(params, x, key):
+        for i, w in enumerate(params):
+            x = dropout(jax.random.fold_in(key, i), jnp.tanh(jnp.tanh(x @ w) * 2.0))
+        return jnp.mean(x * x)
+
+    params = [normal(i, 32, 32, scale=0.2) for i in range(4)]
+    return sgd(loss), (params, normal(9, 512, 32), jax.random.key(0))
+
+
+def gradient():
+    weights = [normal(i, 16, 16, scale=0.3) for i in range(3)]
+    return jax.grad(mlp_loss), (weights, normal(9, 256, 16))
+
+
 def test_higher_derivatives_of_a_rewritten_step():
-    weights = [normal(i, 16, 16, scale=0.3) for i in range(4)]
-    x = normal(9, 256, 16)
-
-    def grad(params, x):
-        def loss(params):
-            h = x
-            for w in params:
-                h = jnp.tanh(jnp.tanh(h @ w) * 2.0)
-            return jnp.mean(h * h)
-
-        return jax.grad(loss)(params)
-
-    traced, ladder = rungs(grad, (weights, x))
+    step, (weights, x), traced, ladder = rungs(gradient)
     fun = to_function(ladder.steps[-1].flat, traced, "grad")
+    xs = jnp.stack([x, x * 0.5])
 
     def twice(g):
-        return jax.jit(lambda p, x: jax.grad(lambda p: sum(jnp.sum(a * a) for a in g(p, x)))(p))
+        again = lambda p, x: jax.grad(lambda p: sum(jnp.sum(a * a) for a in g(p, x)))(p)
+        return jax.jit(jax.vmap(again, in_axes=(None, 0)))(weights, xs)
 
-    close(twice(grad)(weights, x), twice(fun)(weights, x), 64)
-    mapped = lambda g: jax.jit(jax.vmap(g, in_axes=(None, 0)))
-    xs = jnp.stack([x, x * 0.5])
-    close(mapped(grad)(weights, xs), mapped(fun)(weights, xs), 64)
+    close(twice(step), twice(fun), 64)
 
 
-def test_half_precision_keeps_its_rounding():
-    params = [normal(i, 32, 32, scale=0.2, dtype=jnp.bfloat16) for i in range(6)]
-    x = normal(9, 512, 32, dtype=jnp.bfloat16)
-
+def half():
     def loss(params, x):
         for w in params:
             x = jnp.tanh(x @ w)
         return jnp.mean(x.astype(jnp.float32) ** 2)
 
-    def step(params, x):
-        return jax.grad(loss)(params, x)
+    params = [normal(i, 32, 32, scale=0.2, dtype=jnp.bfloat16) for i in range(5)]
+    return jax.grad(loss), (params, normal(9, 512, 32, dtype=jnp.bfloat16))
 
-    _, plain, rewritten = at(step, (params, x), -1)
-    for a, b in zip(plain(params, x), rewritten(params, x), strict=True):
+
+def test_half_precision_keeps_its_rounding():
+    _, plain, args = at(0, half)
+    _, rewritten, _ = at(-1, half)
+    for a, b in zip(plain(*args), rewritten(*args), strict=True):
         assert a.dtype == b.dtype == jnp.bfloat16
         scale = float(jnp.max(jnp.abs(a.astype(jnp.float32))))
         assert float(jnp.max(jnp.abs((a - b).astype(jnp.float32)))) <= 2**-7 * scale
 
 
-def test_a_block_shared_by_two_places():
-    from .helpers import block_params
+def shared():
+    def loss(w, x):
+        return mlp_loss([w] * 5, x)
 
-    def loss(p, x):
-        for _ in range(4):
-            x = block(p, x)
-        return jnp.mean(x * x)
+    return sgd(loss), (normal(0, 32, 32, scale=0.2), normal(1, 512, 32))
 
-    args = (block_params(0), normal(1, 2, 64, 32))
-    _, plain, rewritten = at(sgd(loss), args, -1)
+
+def test_a_weight_shared_by_all_layers():
+    _, plain, args = at(0, shared)
+    _, rewritten, _ = at(-1, shared)
     assert temporaries(rewritten) < temporaries(plain)
-    close(plain(*args), rewritten(*args), 64)
+    close(plain(*args), rewritten(*args), 16)
