@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.signal import find_peaks
 
 from recoup._program import Program
 
@@ -73,11 +72,7 @@ def layout(program: Program) -> Layout:
         for v, value in enumerate(program.values)
         if value.producer < 0 or v in results or value.bytes < SMALL_BYTES
     }
-    splits: list[int] = []
-    if count and curve.max() > 0:
-        padded = np.concatenate([[0], curve, [0]])
-        peaks, _ = find_peaks(padded, prominence=0.3 * curve.max(), plateau_size=(None, None))
-        splits = [int(p) - 1 for p in peaks]
+    splits = peaks(curve, 0.3 * float(curve.max())) if count and curve.max() > 0 else []
     epoch = np.zeros(count, dtype=np.int64)
     for split in splits:
         epoch[split + 1 :] += 1
@@ -102,6 +97,24 @@ def layout(program: Program) -> Layout:
         if v not in free and epochs[value.producer] < last and program.ops[value.producer].pure
     )
     return Layout(epochs, window, frozenset(free), crossing, droppable, late, trigger)
+
+
+def peaks(curve: np.ndarray, prominence: float) -> list[int]:
+    """Positions of the maxima that the curve falls by `prominence` from on both sides; the ends count as falls to 0."""
+    found: list[int] = []
+    top, top_at, bottom, rising = 0.0, -1, 0.0, True
+    for position, value in enumerate([*curve.tolist(), 0.0]):
+        if rising:
+            if value > top:
+                top, top_at = value, position
+            elif value <= top - prominence and top_at >= 0:
+                found.append(top_at)
+                bottom, rising = value, False
+        elif value < bottom:
+            bottom = value
+        elif value >= bottom + prominence:
+            top, top_at, rising = value, position, True
+    return found
 
 
 def _windows(program: Program, epoch: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
