@@ -135,6 +135,17 @@ def test_shapes_alone_fit_and_the_result_runs():
     same(results, recoup.fit(step, *structs, budget="80%")(*args))
 
 
+@pytest.mark.parametrize("compiles", [1, 2])
+def test_no_more_compilations_than_allowed(compiles):
+    step, args, plain, _ = base()
+    try:
+        found = recoup.fit(step, *args, budget=int(0.8 * total(plain)), max_compiles=compiles)
+    except BudgetError as error:
+        assert "max_compiles" in str(error) or "compiled" in str(error)
+    else:
+        assert found.compiles <= compiles and found.memory.total_bytes <= found.plan.budget_bytes
+
+
 def test_the_rewritten_step_is_an_ordinary_function():
     _, args, _, results = base()
     found = fitted("80%")
@@ -378,7 +389,16 @@ def test_save_load_and_apply(tmp_path: Path):
         recoup.fit(step, *args, plan=path, budget=found.memory.total_bytes - 1)
 
 
-def test_a_plan_of_loops_and_of_replanned_regions_applies(tmp_path: Path):
+def test_a_plan_of_replanned_regions_applies_without_saying_so(tmp_path: Path):
+    step, args = regions_step(), base()[1]
+    plan = recoup.plan(step, *args, budget="75%", regions="replan")
+    plan.save(tmp_path / "regions.json")
+    found = recoup.fit(step, *args, plan=tmp_path / "regions.json")
+    assert found.memory.total_bytes <= plan.budget_bytes
+    close(jax.jit(step)(*args), found(*args), 16)
+
+
+def test_a_plan_of_loops_applies(tmp_path: Path):
     from .test_loop_pairs import lstm
 
     step, args = lstm(steps=12)
