@@ -219,6 +219,6 @@ def trace_step(
         kwargs,
         static_argnums=as_numbers(static_argnums),
         static_argnames=as_names(static_argnames),
-        donate_argnums=as_numbers(donate_argnums),
+        donate_argnums=as_numbers(donate_argnums, len(args)),
         dissolve_regions=regions == "replan",
     )

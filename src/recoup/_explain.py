@@ -118,7 +118,7 @@ def apply_plan(traced: Traced, plan: Plan) -> Flat:
     for index in range(len(program.ops)):
         schedule += before.get(index, ())
         schedule.append(index)
-    if any(not 0 <= o < len(program.ops) for o in schedule):
+    if any(not 0 <= o < len(program.ops) for o in (*schedule, *before)):
         raise PlanError("the plan repeats operations that the step does not have")
     division = layout(program)
     execute(program, schedule, division.window)

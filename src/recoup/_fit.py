@@ -113,7 +113,7 @@ def fit(
         traced = trace_step(step, args, kwargs, donate_argnums, static_argnums, static_argnames, regions)
         compiler = Compiler(
             traced, step, args, kwargs or {},
-            as_numbers(donate_argnums), as_numbers(static_argnums), as_names(static_argnames),
+            as_numbers(donate_argnums, len(args)), as_numbers(static_argnums), as_names(static_argnames),
             in_shardings, out_shardings, compiler_options, progress,
         )  # fmt: skip
         if plan is not None:
@@ -187,6 +187,14 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
         tried.append((rung, total))
         scale = max(scale, total / rung.prediction.estimate.total_bytes)
         start = at + 1
+    following = ladder.first_within(limit, scale, start)
+    if following is not None:
+        predicted = format_bytes(ladder.steps[following].predicted_bytes)
+        raise BudgetError(
+            f"no plan within {format_bytes(limit)} ({wanted.text!r}) was certified in "
+            f"max_compiles={max_compiles} "
+            f"compilations; the next plan is predicted at {predicted}: allow more compilations"
+        )
     raise _infeasible(ladder, limit, wanted, tried)
 
 

@@ -24,6 +24,7 @@ from recoup._program import ARGUMENT, Op, Program
 from recoup._rewrite import rewrite
 from recoup._segments import best_segment, segment_eqns
 from recoup._trace import to_program
+from recoup.errors import PlanError
 
 RECOMPUTE_SCOPE = "recoup_recompute"
 FREE = 0.02  # of an iteration's cost: elementwise work that fusion mostly hides
@@ -117,8 +118,10 @@ def _with_segments(
         return list(cuts)
     ops = frozenset(range(len(program.ops) - 1))
     size = (length // k) * carry_bytes + k * row_bytes
+    if size >= cuts[-1].bytes:
+        return list(cuts)
     segmented = Cut(frozenset(carry), size, ops, sum(program.ops[o].cost for o in ops), k)
-    return [*(c for c in cuts if c.cost < segmented.cost), *([segmented] if size < cuts[-1].bytes else [])]
+    return [*(c for c in cuts if c.cost < segmented.cost), segmented]
 
 
 def _value_index(flat: Flat) -> dict[Any, int]:
@@ -150,11 +153,27 @@ def apply(flat: Flat, pairs: Sequence[Pair], choice: Sequence[int], share: float
     return flat
 
 
+def _check(pair: Pair, cut: Cut, num_carry: int) -> None:
+    """Raises unless every row that the second loop reads is kept or follows from what is kept."""
+    values, ops = pair.program.values, pair.program.ops[:-1]
+    index = _value_index(pair.body)
+    rows = [None if isinstance(v, Literal) else index[v] for v in pair.body.outvars]
+    there = {v for v, value in enumerate(values) if value.producer < 0} | cut.kept
+    there |= {v for p, v in enumerate(rows) if v is not None and p >= num_carry and p not in pair.residuals}
+    legal = cut.kept <= set(range(len(values))) and cut.recomputed <= set(range(len(ops)))
+    for o in sorted(cut.recomputed) if legal else ():
+        legal = legal and ops[o].pure and there.issuperset(ops[o].reads)
+        there.update(ops[o].writes)
+    if not legal or any(rows[p] is not None and rows[p] not in there for p in pair.residuals):
+        raise PlanError("the plan's loop trade does not keep what its recomputation reads: it is damaged")
+
+
 def _apply_one(flat: Flat, pair: Pair, cut: Cut, share: float) -> Flat:
     first, second = flat.eqns[pair.forward], flat.eqns[pair.backward]
     if cut.segment:
         return _replaced(flat, pair, *segment_eqns(first, second, pair.residuals, cut.segment))
     f, b = _compat.scan_parts(first), _compat.scan_parts(second)
+    _check(pair, cut, f.num_carry)
     body = pair.body
     index = _value_index(body)
     by_value = {i: v for v, i in index.items()}

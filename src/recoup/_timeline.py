@@ -128,6 +128,6 @@ def timeline(
         kwargs,
         static_argnums=as_numbers(static_argnums),
         static_argnames=as_names(static_argnames),
-        donate_argnums=as_numbers(donate_argnums),
+        donate_argnums=as_numbers(donate_argnums, len(args)),
     )
     return from_prediction(_memory.predict(traced.flat.closed(), donated=traced.donated))

@@ -5,6 +5,8 @@ gradient was taken.
 Limits: tracing runs the step's Python once, as `jax.jit` does.
 """
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,6 +75,7 @@ def trace(
     dissolve_regions: bool = False,
 ) -> Traced:
     """Traces `step`; nothing runs on a device. Arguments may be arrays or `jax.ShapeDtypeStruct`."""
+    _check_numbers(step, (*static_argnums, *donate_argnums), static_argnames)
     bound = bind_static(step, args, kwargs or {}, static_argnums, static_argnames)
     leaves, in_tree = jax.tree.flatten((bound.args, bound.kwargs))
     paths = jax.tree_util.tree_flatten_with_path((bound.args, bound.kwargs))[0]
@@ -81,9 +84,15 @@ def trace(
 
     def flat_fun(*flat_args: Any) -> Any:
         positional, named = jax.tree.unflatten(in_tree, flat_args)
-        return bound.fun(*positional, **named)
+        out = bound.fun(*positional, **named)
+        _check_results(step, out)
+        return out
 
-    closed, out_shape = _compat.make_jaxpr(flat_fun)(*leaves)
+    # JAX's own errors name the step and its line.
+    own = inspect.signature(flat_fun)
+    named_fun: Any = functools.update_wrapper(flat_fun, step) if hasattr(step, "__code__") else flat_fun
+    named_fun.__signature__ = own
+    closed, out_shape = _compat.make_jaxpr(named_fun)(*leaves)
     flat = flatten(closed, dissolve_regions=dissolve_regions)
     out_tree = jax.tree.structure(out_shape)
     program = to_program(flat, names, donated)
@@ -126,13 +135,46 @@ def bind_static(
     return Bound(fun, tuple(args[i] for i in positions), dynamic_kwargs, positions)
 
 
-def _named_positions(step: Callable[..., Any], names: set[str], count: int) -> set[int]:
-    import inspect
-
+def _parameters(step: Callable[..., Any]) -> list[inspect.Parameter] | None:
     try:
-        parameters = list(inspect.signature(step).parameters.values())
+        return list(inspect.signature(step).parameters.values())
     except (TypeError, ValueError):
-        return set()
+        return None
+
+
+def _check_numbers(step: Callable[..., Any], numbers: Sequence[int], names: Sequence[str]) -> None:
+    """Raises for positions and names that the step cannot have; `jax.jit` does too."""
+    parameters = _parameters(step)
+    if parameters is None:
+        return
+    kinds = {p.kind for p in parameters}
+    count = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+    wrong = [n for n in numbers if not -count <= n < count]
+    label = getattr(step, "__name__", "step")
+    if wrong and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        raise ValueError(
+            f"static_argnums or donate_argnums name position {wrong[0]}, but {label} takes {count} "
+            "positional arguments"
+        )
+    known = {p.name for p in parameters}
+    unknown = [n for n in names if n not in known]
+    if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
+        raise ValueError(f"static_argnames names {unknown[0]!r}, but {label} has no argument of that name")
+
+
+def _check_results(step: Callable[..., Any], out: Any) -> None:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(out)[0]:
+        array = hasattr(leaf, "dtype") or hasattr(leaf, "__jax_array__")
+        if not array and not isinstance(leaf, (bool, int, float, complex)):
+            raise TypeError(
+                f"{getattr(step, '__name__', 'step')} returns a {type(leaf).__name__} at "
+                f"result{jax.tree_util.keystr(path)}: a step returns arrays (or trees of them); return it "
+                "from the function around the step"
+            )
+
+
+def _named_positions(step: Callable[..., Any], names: set[str], count: int) -> set[int]:
+    parameters = _parameters(step) or []
     positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return {i for i, name in enumerate(positional[:count]) if name in names}
 
@@ -151,9 +193,10 @@ def _argument_name(path: Sequence[Any], positions: Sequence[int]) -> str:
     return str(which.key) + jax.tree_util.keystr(tuple(rest))
 
 
-def as_numbers(numbers: Sequence[int] | int) -> tuple[int, ...]:
-    """`donate_argnums` or `static_argnums` as a tuple."""
-    return (numbers,) if isinstance(numbers, int) else tuple(numbers)
+def as_numbers(numbers: Sequence[int] | int, count: int = 0) -> tuple[int, ...]:
+    """`donate_argnums` or `static_argnums` as a tuple; of `count` arguments, negative ones from the end."""
+    listed = (numbers,) if isinstance(numbers, int) else tuple(numbers)
+    return tuple(n + count if n < 0 <= n + count else n for n in listed)
 
 
 def as_names(names: Sequence[str] | str) -> tuple[str, ...]:
