@@ -33,15 +33,14 @@ class CompiledMemory:
     instrument: str = COMPILER
 
     @property
+    def fixed_bytes(self) -> int:
+        """What no plan changes: arguments, results and constants."""
+        return self.arguments_bytes + self.outputs_bytes - self.aliased_bytes + self.constants_bytes
+
+    @property
     def total_bytes(self) -> int:
         """Arguments + outputs - aliased + temporaries + constants: what decides whether a step fits."""
-        return (
-            self.arguments_bytes
-            + self.outputs_bytes
-            - self.aliased_bytes
-            + self.temporaries_bytes
-            + self.constants_bytes
-        )
+        return self.fixed_bytes + self.temporaries_bytes
 
 
 class Fitted:
@@ -129,6 +128,17 @@ class Compiler:
             self.jit_options["out_shardings"] = out_shardings
         self.options = _compiler_options(options)
         self.count = 0
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the step may run on several devices: it is traced as if on one, a budget is for each."""
+        if "in_shardings" in self.jit_options:
+            return True
+        given = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves((self.args, self.kwargs))]
+        if any(s is not None and s.num_devices > 1 for s in given):
+            return True
+        names = {eqn.primitive.name for eqn in self.traced.flat.eqns}
+        return not names.isdisjoint(["shard_map", "sharding_constraint"])
 
     def retrace(self, regions: str) -> None:
         """Traces again with the regions treated as a stored plan has them."""

@@ -7,6 +7,7 @@ compilations; a budget is for one device.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -152,25 +153,42 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
         return result
 
     first: tuple[Any, CompiledMemory, Callable[..., Any]] | None = None
-    if wanted.kind == "share":
+    sharded = compiler.sharded
+    if wanted.kind == "share" or sharded:
         first = compile_plain()
     limit = _resolve(wanted, lambda: first[1].total_bytes if first else plain.predicted_bytes)
     if first is None and plain.prediction.low.total_bytes <= limit:
         first = compile_plain()
-    if first is not None and first[1].total_bytes <= limit:
-        return compiler.fitted(
-            _explain.to_plan(ladder, plain, limit, regions, certified=True), *first, unplanned=unplanned
+    # Predictions are of whole arrays: how much of them a device holds is read off the compiled plain step.
+    share = first[1].total_bytes / max(1, plain.prediction.estimate.total_bytes) if sharded and first else 1.0
+
+    def explained(step: Step) -> Plan:
+        made = _explain.to_plan(ladder, step, limit, regions, certified=True)
+        if not sharded or first is None:
+            return made
+        held, bound = first[1], "arguments and results, per device"
+        peak = held.total_bytes if step is plain else int(share * made.peak_bytes)
+        return replace(
+            made,
+            peak_bytes=peak,
+            unplanned_bytes=held.total_bytes,
+            lower_bound_bytes=held.fixed_bytes,
+            bound=bound,
         )
 
+    if first is not None and first[1].total_bytes <= limit:
+        return compiler.fitted(explained(plain), *first, unplanned=unplanned)
+
     # Half a percent below the estimate is within its error, and the compiler has the last word.
-    scale, start = 0.995, 1
+    scale, start = 0.995 * share, 1
     tried: list[tuple[Step, int]] = []
     while compiler.count < max_compiles:
         at = ladder.first_within(limit, scale, start)
         if at is None:
             at = ladder.steps.index(ladder.lowest())
             # The model is over by no more than its own error: the lowest rung is worth a compilation.
-            if at < start or ladder.steps[at].prediction.low.total_bytes * min(scale, 1.0) > 1.1 * limit:
+            low = ladder.steps[at].prediction.low.total_bytes * min(scale, 1.0)
+            if at < start or (low > 1.1 * limit and not sharded):
                 break
         rung = ladder.steps[at]
         extra = rung.extra_flops / max(traced.program.flops, 1.0)
@@ -181,9 +199,7 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
         result = compiler.compile(rung.flat, None)
         total = result[1].total_bytes
         if total <= limit:
-            return compiler.fitted(
-                _explain.to_plan(ladder, rung, limit, regions, certified=True), *result, unplanned=unplanned
-            )
+            return compiler.fitted(explained(rung), *result, unplanned=unplanned)
         tried.append((rung, total))
         scale = max(scale, total / rung.prediction.estimate.total_bytes)
         start = at + 1
@@ -195,23 +211,31 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
             f"max_compiles={max_compiles} "
             f"compilations; the next plan is predicted at {predicted}: allow more compilations"
         )
-    raise _infeasible(ladder, limit, wanted, tried)
+    raise _infeasible(ladder, limit, wanted, tried, first[1] if sharded and first else None)
 
 
 def _infeasible(
-    ladder: Ladder, limit: int, wanted: Budget, tried: Sequence[tuple[Step, int]] = ()
+    ladder: Ladder,
+    limit: int,
+    wanted: Budget,
+    tried: Sequence[tuple[Step, int]] = (),
+    on_each: CompiledMemory | None = None,
 ) -> BudgetError:
+    """`on_each`: the plain step's memory on each of several devices, when predictions are of whole arrays."""
     bound, where = lower_bound(ladder.traced.program, ladder.tradable())
+    if on_each is not None:
+        bound, where = on_each.fixed_bytes, "arguments and results on each device"
     lowest = ladder.lowest()
     peak = lowest.prediction.peak
     top = f"; its peak is held by {peak[0].op} at {peak[0].source or 'no user line'}" if peak else ""
-    found = f"{format_bytes(lowest.predicted_bytes)} (predicted)"
-    if tried:
-        smallest = min(total for _, total in tried)
-        found += f", {format_bytes(smallest)} (compiled)"
+    found = [f"{format_bytes(lowest.predicted_bytes)} (predicted)"] if on_each is None else []
+    compiled = [total for _, total in tried] + ([] if on_each is None else [on_each.total_bytes])
+    if compiled:
+        found.append(f"{format_bytes(min(compiled))} (compiled)")
     return BudgetError(
         f"the budget of {format_bytes(limit)} ({wanted.text!r}) cannot be met. "
-        f"Smallest peak found: {found}{top}. No plan can be below {format_bytes(bound)}, set by {where}. "
+        f"Smallest peak found: {', '.join(found)}{top}. "
+        f"No plan can be below {format_bytes(bound)}, set by {where}. "
         "Raise the budget, donate arguments that the step replaces (donate_argnums=), or make the batch "
         "smaller"
     )
