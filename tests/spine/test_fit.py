@@ -379,11 +379,12 @@ def test_save_load_and_apply(tmp_path: Path):
     plan.save(path, force=True)
     loaded = recoup.Plan.load(path)
     assert loaded == plan
+    near = int(1.05 * plan.budget_bytes)  # the plan's own size is a prediction
     for given in (path, str(path), loaded):
-        found = recoup.fit(step, *args, plan=given)
+        found = recoup.fit(step, *args, plan=given, budget=near)
         assert found.compiles == 1 and found.plan == plan
         if given is path:
-            assert found.memory.total_bytes <= plan.budget_bytes
+            assert found.memory.total_bytes <= near
             same(results, found(*args))
     with pytest.raises(BudgetError, match="stored plan"):
         recoup.fit(step, *args, plan=path, budget=found.memory.total_bytes - 1)
@@ -393,8 +394,9 @@ def test_a_plan_of_replanned_regions_applies_without_saying_so(tmp_path: Path):
     step, args = regions_step(), base()[1]
     plan = recoup.plan(step, *args, budget="75%", regions="replan")
     plan.save(tmp_path / "regions.json")
-    found = recoup.fit(step, *args, plan=tmp_path / "regions.json")
-    assert found.memory.total_bytes <= plan.budget_bytes
+    near = int(1.05 * plan.budget_bytes)  # the plan's own size is a prediction
+    found = recoup.fit(step, *args, plan=tmp_path / "regions.json", budget=near)
+    assert 0 < found.memory.total_bytes <= near and found.plan == plan
     close(jax.jit(step)(*args), found(*args), 16)
 
 
@@ -405,8 +407,9 @@ def test_a_plan_of_loops_applies(tmp_path: Path):
     plan = recoup.plan(step, *args, budget="75%")
     assert plan.loops
     plan.save(tmp_path / "loops.json")
-    found = recoup.fit(step, *args, plan=tmp_path / "loops.json")
-    assert found.memory.total_bytes <= 1.05 * plan.peak_bytes
+    near = int(1.05 * plan.budget_bytes)
+    found = recoup.fit(step, *args, plan=tmp_path / "loops.json", budget=near)
+    assert 0 < found.memory.total_bytes <= near
     close(jax.jit(step)(*args), found(*args), 64)
 
 
@@ -453,10 +456,7 @@ def saved_plan():
         lambda d: d["repeats"][0]["ops"].append(10**6),
         lambda d: d["repeats"][0]["ops"].append(-1),
         lambda d: d["repeats"].insert(0, {"before": 0, "ops": [5]}),
-        pytest.param(
-            lambda d: d["repeats"][0].update(before=10**6),
-            marks=pytest.mark.xfail(strict=True, reason="repeats before no operation are left out silently"),
-        ),
+        lambda d: d["repeats"][0].update(before=10**6),
         lambda d: d["loops"].append({"forward": 0, "backward": 1, "kept": [], "recomputed": []}),
     ],
     ids=["no such operation", "negative", "before its first", "beyond the end", "no such loop"],

@@ -170,7 +170,6 @@ def test_a_loop_without_a_backward_is_no_pair():
     assert _loop_pairs.find_pairs(trace(step, (normal(0, 64),)).flat) == []
 
 
-@pytest.mark.xfail(strict=True, reason="the dearest cut is dropped where segments do not replace it")
 def test_a_loop_in_a_loop():
     def loss(w, x):
         def outer(h, w):
