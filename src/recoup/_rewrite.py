@@ -22,7 +22,7 @@ from recoup._program import Program
 
 SPREAD_BYTES = 2**20  # per-channel vectors and the like; larger operands are read directly
 RECOMPUTE_SCOPE = "recoup_recompute"
-_SPREADS_SCALARS = frozenset(["max", "min", "select_n", "clamp"])
+_SPREADS_SCALARS = frozenset(["max", "min", "select_n", "clamp", "broadcast_in_dim"])
 
 
 def _key(literal: Any) -> tuple[str, str]:

@@ -39,7 +39,7 @@ def ladder(
     program: Program,
     *,
     ceiling_bytes: int | None = None,
-    targets: int = 20,
+    targets: int = 40,
     resolutions: Sequence[int] = (4, 8, 16, 32, 64),
 ) -> tuple[Layout, list[Rung]]:
     """The rungs from the plain program down. The first rung recomputes nothing.
@@ -55,7 +55,7 @@ def ladder(
     # Each candidate is executed, in time linear in the program: a large program gets fewer of them.
     size = max(1, len(program.ops))
     targets = max(6, min(targets, _CANDIDATES // size))
-    cuts = max(6, min(16, _CANDIDATES // size))
+    cuts = max(6, min(28, _CANDIDATES // size))
     if size > _LARGE:
         resolutions = [n for n in resolutions if n in (8, 32, 64)]
     plan = layout(program)
