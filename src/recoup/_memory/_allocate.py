@@ -8,6 +8,7 @@ updates it. Values that fit an output's buffer before the output is written live
 compiler's buffer assignment with a heap over the schedule; fragmentation is not modelled.)
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -268,21 +269,30 @@ def _use_results(found: list[Buffer], results: list[Buffer], arguments: dict[int
         return
     results = sorted(results, key=lambda b: (-b.nbytes, b.rank))[::-1]
     biggest = results[-1].nbytes
-    occupied: dict[int, list[Buffer]] = {
-        id(r): [r, arguments[id(r)]] if id(r) in arguments else [r] for r in results
-    }
+    sizes = [r.nbytes for r in results]
+    # A place's temporaries follow each other in time: a new one need only be held against its neighbours.
+    occupied: dict[int, list[Buffer]] = {id(r): [] for r in results}
     fitting = [b for b in found if b.place is None and b.nbytes <= biggest]
     temps = sorted(fitting, key=lambda b: (-b.nbytes, b.rank))
     for b in temps:
         if b.nbytes < SMALL_BYTES:
             break
-        for r in results:
-            if r.nbytes < b.nbytes or r.first < b.last:
+        for r in results[bisect_left(sizes, b.nbytes) :]:
+            if r.first < b.last or _clash(b, r):
                 continue
-            if not any(_clash(b, other) for other in occupied[id(r)]):
+            if id(r) in arguments and _clash(b, arguments[id(r)]):
+                continue
+            others = occupied[id(r)]
+            at = bisect_left(others, b.first, key=_first)
+            near = others[max(0, at - 2) : bisect_right(others, b.last, lo=at, key=_first)]
+            if not any(_clash(b, other) for other in near):
                 b.place = r
-                occupied[id(r)].append(b)
+                others.insert(at, b)
                 break
+
+
+def _first(b: Buffer) -> int:
+    return b.first
 
 
 def _clash(b: Buffer, other: Buffer) -> bool:
