@@ -181,7 +181,7 @@ def loop_choices(pairs: Sequence[Pair], limit: int = 18) -> list[tuple[int, ...]
 
 
 def _spaced(front: Sequence[Step], ratio: float = 0.985) -> list[Step]:
-    """Rungs at least 1.5 % apart: closer ones are within the error of the prediction, and each costs a look."""
+    """Rungs at least 1.5 % apart: closer ones are within the prediction's error, and each costs a look."""
     kept: list[Step] = []
     for i, step in enumerate(front):
         if i == len(front) - 1 or not kept or step.peak_bytes <= ratio * kept[-1].peak_bytes:

@@ -27,9 +27,7 @@ class Layout:
     free: frozenset[int]  # values that are there anyway: arguments, constants, results, small ones
     crossing: frozenset[int]  # values read in a later epoch than their own, `free` ones apart
     droppable: tuple[int, ...]  # early values that may be recomputed
-    late_reads: tuple[
-        tuple[int, int], ...
-    ]  # in order: a window, and a value of an earlier epoch that it reads
+    late_reads: tuple[tuple[int, int], ...]  # in order: a window, and an earlier epoch's value that it reads
     trigger: tuple[int, ...]  # for each window the value whose arrival opens it; -1 for window 0
 
 
@@ -100,7 +98,7 @@ def layout(program: Program) -> Layout:
 
 
 def peaks(curve: np.ndarray, prominence: float) -> list[int]:
-    """Positions of the maxima that the curve falls by `prominence` from on both sides; the ends count as falls to 0."""
+    """Positions of the maxima from which the curve falls by `prominence` on both sides (it ends at 0)."""
     found: list[int] = []
     top, top_at, bottom, rising = 0.0, -1, 0.0, True
     for position, value in enumerate([*curve.tolist(), 0.0]):
