@@ -160,7 +160,7 @@ def table(rows: list[dict[str, Any]], counts: list[dict[str, Any]]) -> str:
     lines = [
         f"## JAX {jax.__version__}, Python {platform.python_version()}, {platform.machine()} CPU",
         "",
-        "Temporaries: the compiler's memory analysis. Products: counted in the optimised HLO, beyond plain",
+        "Temporaries: the compiler's memory analysis. Products: counted in the optimised HLO, beyond plain.",
         "Equal: outputs equal plain's to the bit. Times: median over rounds of the ratio within a round.",
         "",
         "| blocks | variant | MiB | of plain | products more | equal | time/plain | time/jax.checkpoint |",

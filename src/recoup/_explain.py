@@ -5,6 +5,7 @@ that they add up.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -141,8 +142,9 @@ def _repeats(schedule: Sequence[int], count: int) -> list[Repeat]:
 
 def _decisions(step: Step) -> list[Decision]:
     program, plan = step.variant.program, step.variant.layout
-    repeated = {o for r in _repeats(step.rung.schedule, len(program.ops)) for o in r.ops}
-    plain = not repeated
+    runs = Counter(o for r in _repeats(step.rung.schedule, len(program.ops)) for o in r.ops)
+    repeated = set(runs)
+    counted: set[int] = set()  # an operation's work counts once, whichever of its results is listed first
     found = []
     results = set(program.outputs)
     extra_sources = {
@@ -160,6 +162,8 @@ def _decisions(step: Step) -> list[Decision]:
         recipe, inputs = _recipe(program, v, repeated) if again else ((), ())
         if v in results:
             continue
+        extra = op.flops * runs[value.producer] if value.producer not in counted else 0.0
+        counted.add(value.producer)
         found.append(
             Decision(
                 action="recompute" if again else "keep",
@@ -173,12 +177,11 @@ def _decisions(step: Step) -> list[Decision]:
                 use_source=use.source if use else "",
                 recipe=recipe,
                 inputs=inputs,
-                flops=op.flops if again and not plain else 0.0,
+                flops=extra,
             )
         )
     # Operations that run again only on the way to a value count too.
-    crossing_ops = {program.values[v].producer for v in plan.crossing}
-    for o in sorted(repeated - crossing_ops):
+    for o in sorted(repeated - counted):
         op = program.ops[o]
         found.append(
             Decision(
@@ -189,7 +192,7 @@ def _decisions(step: Step) -> list[Decision]:
                 source=op.source,
                 scope=op.scope,
                 use="recomputation",
-                flops=op.flops,
+                flops=op.flops * runs[o],
             )
         )
     return found

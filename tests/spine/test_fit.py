@@ -123,7 +123,6 @@ def test_plan_alone_compiles_nothing(monkeypatch):
     assert json.loads(plan.to_json())["peak_bytes"] == plan.peak_bytes
 
 
-@pytest.mark.xfail(strict=True, reason="an operation that runs three times counts once in its decision")
 def test_the_decisions_add_up_to_the_overhead():
     plan = saved_plan()
     assert sum(d.flops for d in plan.decisions) == pytest.approx(plan.extra_flops)
@@ -276,9 +275,6 @@ def test_a_step_without_a_backward_is_planned_like_any_other():
     close(jax.jit(predict)(*args), found(*args), 64)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the CPU compiler fuses products into reductions; the bound counts them"
-)
 def test_no_step_is_below_its_bound():
     def predict(params, x):
         for w in params:
