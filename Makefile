@@ -56,7 +56,10 @@ test-wide: $(STAMP)
 picture: $(STAMP)
 	$(BIN)/python docs/picture.py
 
-$(VENV)/.installed: pyproject.toml
+# The solver's engine is compiled at installation where there is a compiler: a change of it installs again.
+ENGINE := $(wildcard setup.py src/recoup/_solve/_annealer.p* src/recoup/_solve/_slots.p*)
+
+$(VENV)/.installed: pyproject.toml $(ENGINE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[test]'

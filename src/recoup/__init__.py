@@ -4,7 +4,38 @@ Names load when they are first used, so that `import recoup` costs little and th
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what a type checker or an editor sees; at run time the names load when first used
+    from recoup import policies as policies
+    from recoup._checkpoint import checkpoint as checkpoint
+    from recoup._checkpoint import keep as keep
+    from recoup._compiling import CompiledMemory as CompiledMemory
+    from recoup._compiling import Fitted as Fitted
+    from recoup._config import config as config
+    from recoup._fit import fit as fit
+    from recoup._fit import plan as plan
+    from recoup._graph import Graph as Graph
+    from recoup._graph import Offload as Offload
+    from recoup._jit import jit as jit
+    from recoup._loops.api import fori_loop as fori_loop
+    from recoup._loops.api import loop_plan as loop_plan
+    from recoup._loops.api import scan as scan
+    from recoup._loops.api import while_loop as while_loop
+    from recoup._loops.disk import DiskStore as DiskStore
+    from recoup._plan import Plan as Plan
+    from recoup._regions.collect import collect as collect
+    from recoup._regions.collect import diagnostic as diagnostic
+    from recoup._regions.granularity import regions as regions
+    from recoup._residuals import Residuals as Residuals
+    from recoup._residuals import residuals as residuals
+    from recoup._solve import Schedule as Schedule
+    from recoup._solve import solve as solve
+    from recoup._timeline import Timeline as Timeline
+    from recoup._timeline import timeline as timeline
+    from recoup.errors import BudgetError as BudgetError
+    from recoup.errors import InfeasibleError as InfeasibleError
+    from recoup.errors import RecoupError as RecoupError
 
 __version__ = "0.1.0"
 
