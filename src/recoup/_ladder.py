@@ -43,11 +43,6 @@ class Step:
     extra_flops: float
     donated: tuple[bool, ...]
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the step runs as it is."""
-        return self.extra_flops == 0.0 and self.cost == 0.0 and all(c < 0 for c in self.variant.choice)
-
     @cached_property
     def flat(self) -> Flat:
         """The rewritten program."""

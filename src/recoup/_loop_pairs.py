@@ -20,7 +20,7 @@ from recoup._compat import Literal, Var
 from recoup._inline import Flat, flatten
 from recoup._planner.ladder import ladder
 from recoup._planner.mincut import Cut, front
-from recoup._program import ARGUMENT, Op, Program
+from recoup._program import Op, Program
 from recoup._rewrite import rewrite
 from recoup._segments import best_segment, segment_eqns
 from recoup._trace import to_program
@@ -358,6 +358,3 @@ def _scan_eqns(
         )
     final = {v: outer for v, outer in zip(jaxpr.outvars, outvars, strict=True) if not isinstance(v, Literal)}
     return [e.replace(outvars=[final.get(v, v) for v in e.outvars]) for e in eqns]
-
-
-__all__ = ["ARGUMENT", "Pair", "apply", "find_pairs"]

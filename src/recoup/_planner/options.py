@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recoup._planner.assign import KEPT, LOCAL, RESTART, assign
+from recoup._planner.assign import LOCAL, RESTART, assign
 from recoup._planner.layout import Layout, Zones
 from recoup._planner.machine import execute
 from recoup._planner.mincut import sweep
@@ -152,6 +152,3 @@ def _choose_epoch(options: Sequence[Sequence[Option]], peak_bytes: int, unit: fl
         picked.append(option)
         at -= round(option.kept_bytes / unit)
     return picked[::-1]
-
-
-__all__ = ["KEPT", "Choices", "Option", "choices", "choose", "levels"]
