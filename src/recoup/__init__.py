@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what a type checker or an editor sees; at run time the names load when first used
     from recoup import policies as policies
+    from recoup._agreement import Agreement as Agreement
+    from recoup._check import check as check
     from recoup._checkpoint import checkpoint as checkpoint
     from recoup._checkpoint import keep as keep
     from recoup._compiling import CompiledMemory as CompiledMemory
@@ -41,6 +43,8 @@ __version__ = "0.1.0"
 
 # public name -> module that defines it
 _EXPORTS: dict[str, str] = {
+    "Agreement": "recoup._agreement",
+    "check": "recoup._check",
     "CompiledMemory": "recoup._compiling",
     "Fitted": "recoup._compiling",
     "fit": "recoup._fit",

@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex
 
 import jax
 
-from recoup import _explain, _ladder
+from recoup import _check, _explain, _ladder
 from recoup._bound import lower_bound
 from recoup._budget import Budget, host_free_bytes, parse_budget
 from recoup._compiling import CompiledMemory, Compiler, Fitted, trace_step
@@ -81,6 +81,7 @@ def fit(
     regions: str = "respect",
     plan: Plan | str | Path | None = None,
     max_compiles: int = 4,
+    check: bool = False,
 ) -> Fitted:
     """Plans, compiles and certifies: the same step (same results), inside the budget.
 
@@ -97,6 +98,8 @@ def fit(
         plans afresh.
       plan: a `Plan`, or the path of a saved one, to apply without solving.
       max_compiles: how many compilations at most.
+      check: run the step as it is and the fitted one once, on these arguments (drawn where they are structs),
+        and compare the results (see `recoup.check`) before returning.
 
     Returns:
       A `Fitted`. A budget that the step meets as it is returns the step as it is, and its plan says so.
@@ -105,6 +108,7 @@ def fit(
       BudgetError: nothing within the budget was found; names the smallest peak, the bound and what sets it.
       BudgetSyntaxError: the budget cannot be read.
       PlanError: `plan` was made for another step.
+      AgreementError: `check` is given and the results differ.
     """
     wanted = None if budget is None else parse_budget(budget)
     if wanted is None and plan is None:
@@ -118,9 +122,14 @@ def fit(
             in_shardings, out_shardings, compiler_options, progress,
         )  # fmt: skip
         if plan is not None:
-            return _apply(compiler, plan, wanted, regions)
-        assert wanted is not None
-        return _search(compiler, wanted, regions, max_compiles)
+            fitted = _apply(compiler, plan, wanted, regions)
+        else:
+            assert wanted is not None
+            fitted = _search(compiler, wanted, regions, max_compiles)
+        if check:
+            progress.stage("checking the results")
+            _check.refuse_disagreement(_check.check(step, fitted, *args, kwargs=kwargs), fitted.__name__)
+        return fitted
 
 
 def _apply(compiler: Compiler, plan: Plan | str | Path, wanted: Budget | None, regions: str) -> Fitted:

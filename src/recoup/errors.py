@@ -43,6 +43,12 @@ class PlanError(RecoupError, ValueError):
     code = "E-PLAN-001"
 
 
+class AgreementError(RecoupError, ArithmeticError):
+    """A fitted step that does not compute what the step computes as it is."""
+
+    code = "E-CHECK-001"
+
+
 class EmptyRegionError(RecoupError, ValueError):
     """A backward pass was asked of a region that records no tensor operation."""
 

@@ -29,6 +29,8 @@ class Arena:
       peak_bytes: the largest sum of live buffers, computations inside included; `at`: its position.
       live: that sum at each position of `order`.
       alive: this computation's buffers at the peak, by the operation that writes them.
+      lives: every buffer as (operation, bytes, first position, last position, whether it is inside a loop or
+        branch that runs there). They add up to `live` at each position.
       plan: its buffers as events, for the heap.
     """
 
@@ -38,6 +40,7 @@ class Arena:
     at: int = 0
     live: list[int] = field(default_factory=list)
     alive: list[tuple[Node, int]] = field(default_factory=list)
+    lives: list[tuple[Node, int, int, int, bool]] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -206,15 +209,16 @@ def _may_overwrite(b: Buffer, o: Buffer | None, operand: Node) -> bool:
     return o is not None and o.nbytes == b.nbytes and o.end == b.start and overwrites(b.node, operand)
 
 
-def _write_over(buffers: dict[int, Buffer], order: list[Node]) -> None:
+def _write_over(c: Computation) -> None:
     """In-place reuse among temporaries: a buffer takes over that of an operand which dies in it."""
+    buffers, order = c.buffers, c.order
     taken: set[int] = set()
     for node in order:
         b = buffers.get(id(node))
         if b is None or b.place is not None or b.handed or node.attrs == "kept":
             continue
         for x in node.operands:
-            o = buffers.get(id(x))
+            o = c.find(x)
             if o is None or o.place is not None or o.handed or id(o) in taken:
                 continue
             if _may_overwrite(b, o, x):
@@ -226,7 +230,7 @@ def _write_over(buffers: dict[int, Buffer], order: list[Node]) -> None:
 def _simulate(c: Computation) -> Arena:
     order, buffers = c.order, c.buffers
     inner = {n: [_simulate(part) for part in parts] for n, parts in c.inside.items()}
-    _write_over(buffers, order)
+    _write_over(c)
     last = len(order)
     kept = [b for b in buffers.values() if b.place is None]
     number = {id(b): k for k, b in enumerate(kept)}
@@ -235,6 +239,7 @@ def _simulate(c: Computation) -> Arena:
         [Step([a.plan for a in inner[id(n)]] if id(n) in inner else [], [], [], []) for n in order]
     )
     delta = [0] * (last + 2)
+    lives: list[tuple[Node, int, int, int, bool]] = []
     overtaken = {id(b.over) for b in kept if b.over is not None}
     for b in sorted(kept, key=lambda b: b.rank):
         k = number[id(b)]
@@ -246,14 +251,19 @@ def _simulate(c: Computation) -> Arena:
             plan.steps[end].free.append(k)
         delta[b.start] += b.nbytes
         # a buffer that is taken over ends just before its successor begins
-        delta[end + 1 if id(b) not in overtaken else end] -= b.nbytes
-    arena = Arena(plan, order)
+        after = end + 1 if id(b) not in overtaken else end
+        delta[after] -= b.nbytes
+        if after > b.start:
+            lives.append((b.node, b.nbytes, b.start, after - 1, False))
+    arena = Arena(plan, order, lives=lives)
     now = 0
     for i, node in enumerate(order):
         now += delta[i]
         here = now
-        for part in inner.get(id(node), ()):
-            here = max(here, now + part.peak_bytes)
+        part = max(inner.get(id(node), ()), key=lambda a: a.peak_bytes, default=None)
+        if part is not None:
+            here += part.peak_bytes
+            lives.extend((n, size, i, i, True) for n, size, a, b, _ in part.lives if a <= part.at <= b)
         arena.live.append(here)
         if here > arena.peak_bytes:
             arena.peak_bytes, arena.at = here, i

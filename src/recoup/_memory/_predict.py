@@ -23,7 +23,7 @@ from recoup._memory._late import simplify_late
 from recoup._memory._layout import assign_layouts
 from recoup._memory._library import fuse_library
 from recoup._memory._lower import Lowering, full_shape, squeeze
-from recoup._memory._results import Live, MemoryBytes, Point, Prediction
+from recoup._memory._results import Life, Live, MemoryBytes, Point, Prediction
 from recoup._memory._schedule import breadth_first
 from recoup._memory._tables import SLACK, Tables, tables
 
@@ -130,7 +130,13 @@ def predict(
         for i, (n, live) in enumerate(zip(first.order, first.live, strict=True))
     )
     peak = tuple(Live(b, _name(n), n.eqn, sources[n.eqn], n.shape, n.dtype) for n, b in first.alive)
-    return Prediction(memory(low), memory(sizes[0]), memory(high), timeline, peak, tuple(lowering.opaque))
+    lives = tuple(
+        Life(size, start, end, _name(n), n.eqn, inside, n.shape, n.dtype)
+        for n, size, start, end, inside in first.lives
+    )
+    return Prediction(
+        memory(low), memory(sizes[0]), memory(high), timeline, peak, tuple(lowering.opaque), lives
+    )
 
 
 def buffers(jaxpr: Any) -> list[tuple[bool, ...]]:

@@ -74,6 +74,30 @@ class Live:
 
 
 @dataclass(frozen=True)
+class Life:
+    """A buffer of the arena from its first to its last position in the simulated schedule.
+
+    Attributes:
+      nbytes: its size in bytes.
+      first, last: positions between which it is alive, both included.
+      op: the operation that writes it.
+      eqn: index of the equation (of the top-level jaxpr) it comes from; -1 if none.
+      inside: whether it lives inside the loop or branch that runs at this one position.
+      shape: its dimensions, those of size 1 left out.
+      dtype: its element type.
+    """
+
+    nbytes: int
+    first: int
+    last: int
+    op: str
+    eqn: int
+    inside: bool
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
 class Prediction:
     """Memory of a program that has not been compiled.
 
@@ -84,6 +108,7 @@ class Prediction:
       peak: the buffers alive at the estimate's peak, largest first. They add up to the peak, up to what the
         bodies of loops hold inside (listed under the loop).
       opaque: what the model does not know, by name; empty if it knows everything it met.
+      lives: every buffer of the estimate's schedule; they add up to the timeline at each position.
     """
 
     low: MemoryBytes
@@ -92,3 +117,4 @@ class Prediction:
     timeline: tuple[Point, ...]
     peak: tuple[Live, ...]
     opaque: tuple[str, ...]
+    lives: tuple[Life, ...] = ()
