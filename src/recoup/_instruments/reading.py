@@ -1,0 +1,55 @@
+"""Reading: one number, the instrument that produced it, what it covers and what it does not. No JAX."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any
+
+from recoup._report.text import format_bytes, format_seconds, table
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A number beside the instrument that produced it.
+
+    Attributes:
+      instrument: what produced the number, such as "compiled" (see `recoup instruments`).
+      what: the quantity, such as "temporaries".
+      value: the number; None where the instrument cannot say it here.
+      unit: "bytes", "seconds" or what is counted.
+      covers: what the number includes.
+      does_not_cover: what it leaves out.
+    """
+
+    instrument: str
+    what: str
+    value: int | float | None
+    unit: str
+    covers: str
+    does_not_cover: str = ""
+
+    @property
+    def text(self) -> str:
+        """The value as a person reads it."""
+        if self.value is None:
+            return "not reported"
+        if self.unit == "bytes":
+            return format_bytes(self.value)
+        if self.unit == "seconds":
+            return format_seconds(self.value)
+        return f"{self.value} {self.unit}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def readings_table(readings: Sequence[Reading]) -> str:
+    """Readings as a table of at most 80 columns: instrument, quantity, value."""
+    rows = [[r.instrument, r.what, r.text] for r in readings]
+    return table(["instrument", "what", "value"], rows, right=(2,))
+
+
+def as_html(value: object) -> str:
+    """What an object prints, for a notebook: the same text, its columns kept aligned."""
+    return f'<pre style="line-height:1.2">{escape(str(value))}</pre>'
