@@ -104,3 +104,9 @@ class InfeasibleError(BudgetError):
             f"operation {operation} alone needs {bound_bytes} bytes (its operands and its output). Raise the "
             f"budget to at least {smallest_peak_bytes} bytes, or give the search more time."
         )
+
+
+class InstrumentError(RecoupError, ValueError):
+    """An instrument that cannot read what it was given, or cannot measure this step here."""
+
+    code = "E-INSTR-001"

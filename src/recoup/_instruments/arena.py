@@ -211,4 +211,5 @@ def _totals(pairs: Any) -> dict[Any, int]:
 
 
 def _place(source: str) -> str:
-    return source.replace("\\", "/").rsplit("/", 1)[-1] or "(no source)"
+    """The file's name and the line: a table has no room for more."""
+    return source.replace("\\", "/").rsplit("/", 1)[-1].split(" (")[0] or "(no source)"
