@@ -17,9 +17,13 @@ if TYPE_CHECKING:  # what a type checker or an editor sees; at run time the name
     from recoup._config import config as config
     from recoup._fit import fit as fit
     from recoup._fit import plan as plan
+    from recoup._frontier import Frontier as Frontier
+    from recoup._frontier import frontier as frontier
     from recoup._graph import Graph as Graph
     from recoup._graph import Offload as Offload
     from recoup._jit import jit as jit
+    from recoup._largest import Largest as Largest
+    from recoup._largest import largest as largest
     from recoup._loops.api import fori_loop as fori_loop
     from recoup._loops.api import loop_plan as loop_plan
     from recoup._loops.api import scan as scan
@@ -49,6 +53,10 @@ _EXPORTS: dict[str, str] = {
     "Fitted": "recoup._compiling",
     "fit": "recoup._fit",
     "plan": "recoup._fit",
+    "Frontier": "recoup._frontier",
+    "frontier": "recoup._frontier",
+    "Largest": "recoup._largest",
+    "largest": "recoup._largest",
     "jit": "recoup._jit",
     "Plan": "recoup._plan",
     "Residuals": "recoup._residuals",

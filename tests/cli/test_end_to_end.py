@@ -132,3 +132,22 @@ def test_the_demo_says_when_the_budget_is_too_small() -> None:
     ended = subprocess.run(command, capture_output=True, timeout=300, check=False, text=True)
     assert ended.returncode == 3
     assert ended.stderr.startswith("recoup: [E-BUDGET-001]") and ended.stderr.count("\n") == 1
+
+
+def test_frontier_largest_and_solve(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["frontier", target, "--points", "5", "--json"]) == 0
+    points = json.loads(capsys.readouterr().out)["points"]
+    assert 2 <= len(points) <= 5
+    assert points[0]["peak_bytes"] > points[-1]["peak_bytes"]
+    with Path("real_step.py").open("a") as file:
+        file.write("\ndef sized(n):\n    return train_step, ([array(64, 64)] * 3, array(n, 64))\n")
+    arguments = ["largest", "real_step.py:sized", "--budget", "512KiB", "--multiple-of", "64", "--json"]
+    assert main(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["total_bytes"] <= 2**19
+    assert found["smallest_refused"] == found["size"] + 64
+    graph = {"costs": [1, 1, 1, 1], "sizes": [3, 4, 4, 1], "edges": [[0, 1], [1, 2], [0, 3], [2, 3]]}
+    (tmp_path / "graph.json").write_text(json.dumps(graph))
+    assert main(["solve", "graph.json", "--budget", "8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["order"] == [0, 1, 2, 0, 3]
+    assert main(["solve", "graph.json", "--budget", "7"]) == 3

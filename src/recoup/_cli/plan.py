@@ -19,6 +19,12 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
         required=True,
         help='for the whole step: bytes, "4GiB", "60%%" (of the unplanned step\'s total) or "device"',
     )
+    add_steps(parser)
+    parser.add_argument("--save", metavar="FILE", help="store the plan, for another process to apply")
+
+
+def add_steps(parser: argparse.ArgumentParser) -> None:
+    """The options of whatever plans a step."""
     parser.add_argument(
         "--donate",
         metavar="0,1",
@@ -32,7 +38,6 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
         default="respect",
         help="keep the step's own jax.checkpoint regions as they are, or dissolve them and plan afresh",
     )
-    parser.add_argument("--save", metavar="FILE", help="store the plan, for another process to apply")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

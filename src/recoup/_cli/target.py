@@ -30,6 +30,28 @@ def load_target(target: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     Raises:
         TargetError: Any of this failed; the message says which part and why.
     """
+    make, name, place = _find(target)
+    what = f"{name}() of {place}"
+    return _checked(_guarded(make, what), what)
+
+
+def load_maker(target: str) -> Callable[[int], tuple[Callable[..., Any], tuple[Any, ...]]]:
+    """Import the module; the result calls `name(size)` and checks that it returned a step and its arguments.
+
+    Raises:
+        TargetError: Any of this failed, here or in a call; the message says which part and why.
+    """
+    make, name, place = _find(target)
+
+    def sized(size: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        what = f"{name}({size}) of {place}"
+        return _checked(_guarded(lambda: make(size), what), what)
+
+    return sized
+
+
+def _find(target: str) -> tuple[Callable[..., Any], str, str]:
+    """The function that a target names, its name and its place."""
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         raise TargetError(f"target {target!r} must be {HELP}")
@@ -44,8 +66,7 @@ def load_target(target: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         raise TargetError(
             f"{target} is of type {type(make).__name__}, not a function that returns (step, args)"
         )
-    made = _guarded(make, f"{name}() of {place}")
-    return _checked(made, f"{name}() of {place}")
+    return make, name, place
 
 
 def _checked(made: Any, what: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:

@@ -75,16 +75,17 @@ def curve(
             found[i] = replace(
                 smaller, budget_bytes=here.budget_bytes, lower_bound=min(here.lower_bound, smaller.cost)
             )
-    return Curve(tuple(found), _knee(found), tuple(missed))
+    at = knee([p.peak_bytes for p in found], [p.cost for p in found])
+    return Curve(tuple(found), at, tuple(missed))
 
 
-def _knee(points: Sequence[Schedule]) -> int:
-    if len(points) < 3:
+def knee(peaks_bytes: Sequence[float], costs: Sequence[float]) -> int:
+    """Index of the point farthest below the straight line between the ends; peaks fall, costs rise."""
+    if len(peaks_bytes) < 3:
         return 0
-    peaks = np.array([p.peak_bytes for p in points], dtype=float)
-    costs = np.array([p.cost for p in points])
-    width, height = peaks[0] - peaks[-1], costs[-1] - costs[0]
+    peaks, prices = np.array(peaks_bytes, dtype=float), np.array(costs, dtype=float)
+    width, height = peaks[0] - peaks[-1], prices[-1] - prices[0]
     if width <= 0 or height <= 0:
-        return len(points) - 1
-    below = (peaks[0] - peaks) / width - (costs - costs[0]) / height
+        return len(peaks) - 1
+    below = (peaks[0] - peaks) / width - (prices - prices[0]) / height
     return int(np.argmax(below))
