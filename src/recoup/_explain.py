@@ -23,7 +23,8 @@ from recoup._planner.machine import execute
 from recoup._planner.mincut import Cut
 from recoup._program import Program, Value
 from recoup._rewrite import rewrite
-from recoup._trace import Traced, to_program
+from recoup._trace import NEVER_REPEATED, Traced, to_program
+from recoup._verify import verify
 from recoup.errors import PlanError
 
 _RECIPE = 8
@@ -123,7 +124,9 @@ def apply_plan(traced: Traced, plan: Plan) -> Flat:
         raise PlanError("the plan repeats operations that the step does not have")
     division = layout(program)
     execute(program, schedule, division.window)
-    return rewrite(flat, program, division, schedule)
+    rewritten = rewrite(flat, program, division, schedule)
+    verify(flat, rewritten, NEVER_REPEATED)
+    return rewritten
 
 
 def _repeats(schedule: Sequence[int], count: int) -> list[Repeat]:

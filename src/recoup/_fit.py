@@ -21,7 +21,8 @@ from recoup._ladder import Ladder, Step
 from recoup._plan import Plan
 from recoup._progress import Progress
 from recoup._report.text import format_bytes, format_percent
-from recoup._trace import as_names, as_numbers
+from recoup._trace import NEVER_REPEATED, as_names, as_numbers
+from recoup._verify import verify
 from recoup.errors import BudgetError
 
 
@@ -205,6 +206,7 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
             f"compiling a plan of {format_bytes(rung.predicted_bytes)} (predicted), "
             f"{format_percent(extra, signed=True)} FLOPs"
         )
+        verify(rung.variant.flat, rung.flat, NEVER_REPEATED)
         result = compiler.compile(rung.flat, None)
         total = result[1].total_bytes
         if total <= limit:
@@ -212,6 +214,12 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
         tried.append((rung, total))
         scale = max(scale, total / rung.prediction.estimate.total_bytes)
         start = at + 1
+    if first is None and compiler.count < max_compiles and plain.prediction.low.total_bytes <= 1.5 * limit:
+        # The model may be wrong about the plain step too, and a budget that plain meets is never refused.
+        first = compile_plain()
+        if first[1].total_bytes <= limit:
+            return compiler.fitted(explained(plain), *first, unplanned=unplanned)
+        tried.append((plain, first[1].total_bytes))
     following = ladder.first_within(limit, scale, start)
     if following is not None:
         predicted = format_bytes(ladder.steps[following].predicted_bytes)

@@ -161,7 +161,7 @@ def reduce(g: Graph, x: Node, dims: Sequence[int], kind: str, dtype: str | None 
         return reduce(g, x.operands[0], (*x.attrs[0], *(kept[d] for d in dims)), kind, dtype)
     window = TREE_LIBRARY if library_reduce(x, kind) else TREE
     if any(x.shape[d] >= window for d in dims):  # reduced in two steps, the first by windows
-        sizes = [(-(-s // min(s, window)) if i in dims else s) for i, s in enumerate(x.shape)]
+        sizes = [(-(-s // max(1, min(s, window))) if i in dims else s) for i, s in enumerate(x.shape)]
         kept = [i for i, s in enumerate(sizes) if s != 1]
         part = g.add("reduce-window", tuple([sizes[i] for i in kept]), x.dtype, (x,), (dims, kind, window))
         return reduce(g, part, [kept.index(d) for d in dims if d in kept], kind, dtype)

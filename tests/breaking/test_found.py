@@ -1,0 +1,49 @@
+"""What random programs broke once (`python -m benchmarks.fuzz`), each as a few lines."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import recoup
+
+CONSTANT = jax.random.normal(jax.random.key(2), (384, 64))
+X = jax.random.normal(jax.random.key(0), (384, 64))
+
+
+def fits(step: Any, *args: Any, share: float, **options: Any) -> recoup.Fitted:
+    """Fitted at a share of what the compiler says of plain, the result equal to plain's."""
+    plain = recoup.fit(step, *args, budget="1GiB")
+    budget = int(share * plain.memory.total_bytes)
+    fitted = recoup.fit(step, *args, budget=budget, **options)
+    assert fitted.memory.total_bytes <= budget
+    assert recoup.check(step, fitted, *args)
+    return fitted
+
+
+def test_a_budget_that_plain_meets_is_met_where_the_prediction_is_too_high() -> None:
+    """The memory model took sin(constant) for an array that waits; the compiler computes it beforehand."""
+
+    def step(x: Any) -> Any:
+        return jnp.mean((x + jnp.sin(CONSTANT)) ** 2), x
+
+    assert fits(step, X, share=1.0).plan.changes_nothing
+
+
+def test_the_lowest_rung_may_need_no_temporaries() -> None:
+    def step(x: Any, m: Any, s: Any) -> Any:
+        grad = jax.grad(lambda x: jnp.mean(x) ** 2)(x)
+        m = 0.9 * m + grad
+        s = 0.99 * s * s + grad * grad
+        return m, s, x - 0.1 * m / (jnp.sqrt(s) + 1e-3)
+
+    fits(step, X, X, X, share=1.0)
+
+
+@pytest.mark.parametrize("shape", [(0, 64), (64, 0), (40, 0, 64)])
+def test_reductions_of_empty_arrays(shape: tuple[int, ...]) -> None:
+    def step(x: Any) -> Any:
+        return jax.value_and_grad(lambda x: jnp.sum(jnp.sin(x)))(x)
+
+    fits(step, jnp.zeros(shape), share=1.0)

@@ -1,0 +1,391 @@
+"""The machines catch every kind of illegal plan: each mutation of a legal one is refused or shows in its
+numbers."""
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from recoup import _ladder
+from recoup._compat import Literal, Var
+from recoup._graph import Graph, Offload
+from recoup._inline import Flat
+from recoup._loops import schedules
+from recoup._loops.machine import execute as execute_loop
+from recoup._loops.schedules import Advance, ForwardEnd, Free, Load, Reverse, Store
+from recoup._planner.machine import execute
+from recoup._solve import check, solve
+from recoup._trace import NEVER_REPEATED, trace
+from recoup._verify import verify
+from recoup.errors import PlanError
+
+WEIGHTS = [0.2 * jax.random.normal(jax.random.key(i), (32, 32)) for i in range(5)]
+
+
+def noisy(weights: Any, x: Any, key: Any) -> Any:
+    """Dropout and an effect in each layer."""
+
+    def loss(weights: Any) -> Any:
+        h = x
+        for i, w in enumerate(weights):
+            mask = jax.random.bernoulli(jax.random.fold_in(key, i), 0.8, h.shape)
+            h = jnp.where(mask, jnp.tanh(jnp.tanh(h @ w) * 2.0), jnp.zeros_like(h))
+            jax.debug.callback(lambda _: None, h[0, 0])
+        return jnp.mean(h * h)
+
+    return jax.value_and_grad(loss)(weights)
+
+
+@functools.cache
+def ladder() -> Any:
+    traced = trace(noisy, (WEIGHTS, jnp.ones((512, 32)), jax.random.key(0)))
+    return _ladder.build(traced)
+
+
+def rungs() -> list[Any]:
+    return [s for s in ladder().steps if len(s.rung.schedule) > len(s.variant.program.ops)]
+
+
+# -- the step planner's machine ---------------------------------------------------------------------------
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_step_machine_refuses_mutations(data: Any) -> None:
+    step = data.draw(st.sampled_from(rungs()))
+    program, window, schedule = step.variant.program, step.variant.layout.window, list(step.rung.schedule)
+    honest = execute(program, schedule, window)
+    assert (honest.peak_bytes, honest.cost) == (step.rung.peak_bytes, step.rung.cost)
+    kind = data.draw(st.sampled_from(["drop", "swap", "early", "effect"]))
+    at = data.draw(st.integers(0, len(program.ops) - 1))
+    if kind == "drop":  # an operation never runs
+        schedule = [o for o in schedule if o != at]
+    elif kind == "swap":  # first computations leave their order
+        assume(at + 1 < len(program.ops))
+        i, j = schedule.index(at), schedule.index(at + 1)
+        schedule[i], schedule[j] = schedule[j], schedule[i]
+    elif kind == "early":  # a value is read before anything computed it
+        assume(any(program.values[v].producer >= 0 for v in program.ops[at].reads))
+        schedule.remove(at)
+        schedule.insert(0, at)
+    else:  # what may run only once runs again
+        once = [i for i, op in enumerate(program.ops) if not op.pure]
+        schedule.append(data.draw(st.sampled_from(once)))
+    with pytest.raises(PlanError):
+        execute(program, schedule, window)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_changed_recomputation_shows_in_cost_or_peak(data: Any) -> None:
+    """Leaving a recomputation out holds its value (more bytes, or fewer FLOPs); none can be smuggled in."""
+    step = data.draw(st.sampled_from(rungs()))
+    program, window, schedule = step.variant.program, step.variant.layout.window, list(step.rung.schedule)
+    seen: set[int] = set()
+    repeats = [i for i, o in enumerate(schedule) if o in seen or seen.add(o)]
+    at = data.draw(st.sampled_from(repeats))
+    changed = schedule[:at] + schedule[at + 1 :] if data.draw(st.booleans()) else [*schedule, schedule[at]]
+    run = execute(program, changed, window)
+    assert run.cost != step.rung.cost or program.ops[schedule[at]].cost == 0
+
+
+# -- the rewritten program --------------------------------------------------------------------------------
+
+
+def mutated(flat: Flat, at: int, **change: Any) -> Flat:
+    eqns = list(flat.eqns)
+    eqns[at] = eqns[at].replace(**change)
+    return replace(flat, eqns=tuple(eqns))
+
+
+def test_rewritten_programs_are_proved_equal() -> None:
+    assert len(rungs()) > 5
+    for step in ladder().steps:
+        verify(step.variant.flat, step.flat, NEVER_REPEATED)
+
+
+def places(flat: Flat, name: str, marked: bool) -> list[int]:
+    return [
+        i
+        for i, e in enumerate(flat.eqns)
+        if e.primitive.name == name and ("recoup_recompute" in str(e.source_info.name_stack)) == marked
+    ]
+
+
+def lowest_with(name: str) -> tuple[Any, list[int]]:
+    for step in reversed(rungs()):
+        found = places(step.flat, name, True)
+        if found:
+            return step, found
+    raise AssertionError(f"no rung recomputes {name}")
+
+
+def test_a_draw_with_another_key_is_caught() -> None:
+    step, again = lowest_with("random_bits")
+    flat = step.flat
+    keys = [e.invars[0] for e in flat.eqns if e.primitive.name == "random_bits"]
+    mine = flat.eqns[again[0]].invars[0]
+    # another key that exists by then
+    written = {v for e in flat.eqns[: again[0]] for v in e.outvars} | set(flat.invars)
+    other = next(k for k in keys if k is not mine and k in written and k not in aliases(flat, mine))
+    with pytest.raises(PlanError, match=r"another value: \w+ at .*test_machines\.py"):
+        verify(step.variant.flat, mutated(flat, again[0], invars=[other]), NEVER_REPEATED)
+
+
+def aliases(flat: Flat, v: Any) -> set[Any]:
+    """What stands for `v` through barriers, both ways."""
+    known = {v}
+    for _ in range(3):
+        for e in flat.eqns:
+            if e.primitive.name == "recoup_barrier":
+                for a, b in zip(e.invars, e.outvars, strict=True):
+                    if not isinstance(a, Literal) and (a in known or b in known):
+                        known |= {a, b}
+    return known
+
+
+def test_a_repeated_or_a_lost_effect_is_caught() -> None:
+    step = rungs()[-1]
+    flat = step.flat
+    at = places(flat, "debug_callback", False)
+    assert len(at) == len(WEIGHTS)
+    twice = replace(flat, eqns=(*flat.eqns, flat.eqns[at[0]]))
+    lost = replace(flat, eqns=tuple(e for i, e in enumerate(flat.eqns) if i != at[0]))
+    swapped = list(flat.eqns)
+    swapped[at[0]], swapped[at[1]] = swapped[at[0]].replace(invars=swapped[at[1]].invars), swapped[at[0]]
+    for wrong in (twice, lost):
+        with pytest.raises(PlanError, match="only once"):
+            verify(step.variant.flat, wrong, NEVER_REPEATED)
+    with pytest.raises(PlanError):
+        verify(step.variant.flat, replace(flat, eqns=tuple(swapped)), NEVER_REPEATED)
+
+
+def test_a_value_read_before_it_is_written_or_written_twice_is_caught() -> None:
+    step = rungs()[-1]
+    flat = step.flat
+    with pytest.raises(PlanError, match="before it is written"):
+        verify(step.variant.flat, replace(flat, eqns=flat.eqns[5:]), NEVER_REPEATED)
+    with pytest.raises(PlanError, match="before it is written"):
+        verify(step.variant.flat, replace(flat, eqns=flat.eqns[:-5]), NEVER_REPEATED)
+    pure = next(e for e in flat.eqns if not e.effects)
+    with pytest.raises(PlanError, match="written already"):
+        verify(step.variant.flat, replace(flat, eqns=(*flat.eqns, pure)), NEVER_REPEATED)
+    with pytest.raises(PlanError, match="other arguments"):
+        verify(step.variant.flat, replace(flat, invars=flat.invars[::-1]), NEVER_REPEATED)
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_any_operand_exchanged_for_another_value_is_caught(data: Any) -> None:
+    """Every operation of a rewritten program matters: another operand anywhere changes a result."""
+    step = data.draw(st.sampled_from(rungs()))
+    flat = step.flat
+    at = data.draw(st.integers(0, len(flat.eqns) - 1))
+    eqn = flat.eqns[at]
+    assume(eqn.primitive.name != "recoup_barrier" and matters(flat, at))
+    position = data.draw(st.integers(0, len(eqn.invars) - 1))
+    mine = eqn.invars[position]
+    assume(not isinstance(mine, Literal))
+    same = aliases(flat, mine)
+    written = [*flat.invars, *(v for e in flat.eqns[:at] for v in e.outvars)]
+    others = [v for v in written if v not in same and str(v.aval) == str(mine.aval)]
+    assume(others)
+    # a recomputation of the same value is the same value
+    other = data.draw(st.sampled_from(others))
+    invars = [*eqn.invars[:position], other, *eqn.invars[position + 1 :]]
+    ours = mutated(flat, at, invars=invars)
+    try:
+        verify(step.variant.flat, ours, NEVER_REPEATED)
+    except PlanError:
+        return
+    # Accepted: then it must be another name of the same value, a recomputation of it.
+    numbers: dict[str, int] = {}
+    assert fingerprint(flat, mine, numbers) == fingerprint(ours, other, numbers)
+
+
+def matters(flat: Flat, at: int) -> bool:
+    """Whether a result or an effect depends on an equation, one element of a barrier at a time."""
+    needed = {v for v in flat.outvars if not isinstance(v, Literal)}
+    for i in range(len(flat.eqns) - 1, at, -1):
+        e = flat.eqns[i]
+        if e.primitive.name == "recoup_barrier":
+            pairs = zip(e.invars, e.outvars, strict=True)
+            needed |= {a for a, b in pairs if b in needed and not isinstance(a, Literal)}
+        elif e.effects or any(v in needed for v in e.outvars):
+            needed |= {v for v in e.invars if not isinstance(v, Literal)}
+    return bool(flat.eqns[at].effects) or any(v in needed for v in flat.eqns[at].outvars)
+
+
+def fingerprint(flat: Flat, wanted: Any, numbers: dict[str, int]) -> int:
+    """A number for the expression that a variable stands for: a second, naive numbering."""
+    texts: dict[Any, int] = {}
+
+    def name(v: Any) -> str:
+        return f"{v.val}:{v.aval}" if isinstance(v, Literal) else str(texts[v])
+
+    for kind, row in (("const", flat.constvars), ("arg", flat.invars)):
+        for i, v in enumerate(row):
+            texts[v] = numbers.setdefault(f"{kind}{i}", len(numbers))
+    for e in flat.eqns:
+        if e.primitive.name == "recoup_barrier":
+            for a, b in zip(e.invars, e.outvars, strict=True):
+                texts[b] = numbers.setdefault(name(a), len(numbers)) if isinstance(a, Literal) else texts[a]
+            continue
+        key = f"{e.primitive}{id(e.params)}({','.join(name(v) for v in e.invars)})"
+        for i, v in enumerate(e.outvars):
+            texts[v] = numbers.setdefault(f"{key}.{i}", len(numbers))
+    return texts[wanted]
+
+
+def test_a_lost_result_is_caught() -> None:
+    step = rungs()[0]
+    outs = step.flat.outvars
+    with pytest.raises(PlanError, match=r"result 0 .* another value"):
+        verify(step.variant.flat, replace(step.flat, outvars=(outs[1], *outs[1:])), NEVER_REPEATED)
+    unknown = Var(outs[0].aval)
+    with pytest.raises(PlanError, match="the result reads"):
+        verify(step.variant.flat, replace(step.flat, outvars=(unknown, *outs[1:])), NEVER_REPEATED)
+
+
+# -- the solver's checker ---------------------------------------------------------------------------------
+
+
+@st.composite
+def problems(draw: Any) -> Graph:
+    """Chains with a backward that reads the forward in reverse: graphs on which recomputation pays."""
+    n = draw(st.integers(3, 7))
+    sizes = draw(st.lists(st.integers(1, 9), min_size=2 * n, max_size=2 * n))
+    edges = [(i, i + 1) for i in range(2 * n - 1)] + [(i, 2 * n - 1 - i) for i in range(n - 1)]
+    return Graph([1.0] * (2 * n), sizes, edges)
+
+
+@given(problems(), st.floats(0.5, 0.95), st.data())
+@settings(max_examples=60, deadline=None)
+def test_solver_checker_refuses_mutations(graph: Graph, share: float, data: Any) -> None:
+    plain = check(graph, range(len(graph)))
+    low = int(graph.working_sets_bytes().max())
+    budget = int(low + share * (plain.peak_bytes - low))
+    try:
+        found = solve(graph, budget, time_limit=0.2)
+    except ValueError:
+        assume(False)
+    order = list(found.order)
+    honest = check(graph, order, budget)
+    assert (honest.cost, honest.peak_bytes) == (found.cost, found.peak_bytes)
+    assert honest.peak_bytes <= budget
+    # A value that is freed between two uses is held if its recomputation is left out: over the budget, or
+    # the recomputation was not needed, and the solver would not have paid for it.
+    repeats = [i for i, o in enumerate(order) if o in order[:i]]
+    if repeats and found.optimal:
+        at = data.draw(st.sampled_from(repeats))
+        with pytest.raises(PlanError, match="over the budget"):
+            check(graph, order[:at] + order[at + 1 :], budget)
+    with pytest.raises(PlanError, match="over the budget"):
+        check(graph, order, honest.peak_bytes - 1)
+    with pytest.raises(PlanError, match="before its operand"):
+        check(graph, order[1:], budget)  # operation 0 is read by the next
+    with pytest.raises(PlanError, match=r"operation -1|operation \d+, and the graph"):
+        check(graph, [*order, -1], budget)
+
+
+def test_solver_checker_refuses_a_fetch_of_what_was_never_made() -> None:
+    graph = Graph([1, 1, 1], [4, 4, 4], [(0, 1), (1, 2), (0, 2)])
+    offload = Offload(np.ones(3), np.ones(3))
+    check(graph, [0, 1, 3, 2], offload=offload)
+    with pytest.raises(PlanError, match="fetches the value of 1 before"):
+        check(graph, [0, 4, 1, 2], offload=offload)
+    with pytest.raises(PlanError, match="step 0 computes operation 6"):
+        check(graph, [6, 0, 1, 2], offload=offload)
+    with pytest.raises(PlanError, match="step 3 computes operation 3"):
+        check(graph, [0, 1, 2, 3])
+
+
+# -- the loop machine -------------------------------------------------------------------------------------
+
+
+@st.composite
+def loops(draw: Any) -> tuple[list[Any], int, int]:
+    n, slots = draw(st.integers(2, 40)), draw(st.integers(1, 6))
+    kind = draw(st.sampled_from(["binomial", "online", "two stores"]))
+    if kind == "binomial":
+        return list(schedules.binomial(n, slots)), n, slots
+    if kind == "online":
+        return list(schedules.online(n, slots)), n, slots
+    return list(schedules.two_store(n, slots, draw(st.integers(1, n)))), n, slots
+
+
+MUTATIONS: dict[str, tuple[type, Any]] = {
+    "a state loaded that the slot does not hold": (Load, lambda a: replace(a, step=a.step + 1)),
+    "a load from an empty slot": (Load, lambda a: replace(a, slot=a.slot + 1000)),
+    "a state stored that is not there": (Store, lambda a: replace(a, step=a.step + 1)),
+    "a slot that does not exist": (Store, lambda a: replace(a, slot=a.slot + 1000, store="memory")),
+    "an advance from another state": (Advance, lambda a: replace(a, begin=a.begin + 1, end=a.end + 1)),
+    "an advance past the end": (Advance, lambda a: replace(a, end=a.end + 10_000)),
+    "an empty advance": (Advance, lambda a: replace(a, end=a.begin)),
+    "another step reversed": (Reverse, lambda a: replace(a, step=a.step + 1)),
+    "a slot freed that is empty": (Free, lambda a: replace(a, slot=a.slot + 1000)),
+}
+
+
+@pytest.mark.parametrize("kind", MUTATIONS)
+@given(loops(), st.data())
+@settings(max_examples=25, deadline=None)
+def test_loop_machine_refuses_changed_actions(kind: str, loop: Any, data: Any) -> None:
+    actions, n, slots = loop
+    execute_loop(actions, n, slots)
+    of, change = MUTATIONS[kind]
+    at = data.draw(st.sampled_from([i for i, a in enumerate(actions) if isinstance(a, of)]))
+    with pytest.raises(PlanError):
+        execute_loop([*actions[:at], change(actions[at]), *actions[at + 1 :]], n, slots)
+
+
+@pytest.mark.parametrize("of", [Advance, Reverse, ForwardEnd, Load])
+@given(loops(), st.data())
+@settings(max_examples=25, deadline=None)
+def test_loop_machine_refuses_lost_actions(of: type, loop: Any, data: Any) -> None:
+    actions, n, slots = loop
+    at = data.draw(st.sampled_from([i for i, a in enumerate(actions) if isinstance(a, of)]))
+    lost = actions[:at] + actions[at + 1 :]
+    if of is Load:  # loading the state that is being worked on changes nothing
+        before = actions[at - 1]
+        assume(not (isinstance(before, Store) and before.step == actions[at].step))
+    with pytest.raises(PlanError):
+        execute_loop(lost, n, slots)
+
+
+@pytest.mark.parametrize("of", [Advance, Reverse, ForwardEnd, Free])
+@given(loops(), st.data())
+@settings(max_examples=25, deadline=None)
+def test_loop_machine_refuses_doubled_actions(of: type, loop: Any, data: Any) -> None:
+    actions, n, slots = loop
+    at = data.draw(st.sampled_from([i for i, a in enumerate(actions) if isinstance(a, of)]))
+    with pytest.raises(PlanError):
+        execute_loop([*actions[: at + 1], actions[at], *actions[at + 1 :]], n, slots)
+
+
+@given(loops(), st.data())
+@settings(max_examples=50, deadline=None)
+def test_loop_machine_refuses_a_state_read_after_it_was_freed(loop: Any, data: Any) -> None:
+    actions, n, slots = loop
+    frees = [i for i, a in enumerate(actions) if isinstance(a, Load)]
+    at = data.draw(st.sampled_from(frees))
+    load = actions[at]
+    freed = [*actions[:at], Free(load.slot, load.store), *actions[at:]]
+    with pytest.raises(PlanError):
+        execute_loop(freed, n, slots)
+
+
+@given(loops())
+@settings(max_examples=50, deadline=None)
+def test_loop_machine_refuses_fewer_slots_than_are_held(loop: Any) -> None:
+    actions, n, slots = loop
+    peak = execute_loop(actions, n, slots).peak_slots
+    assume(peak > 1)
+    with pytest.raises(PlanError, match=r"states are held|slots"):
+        execute_loop(actions, n, peak - 1)
