@@ -90,6 +90,12 @@ def const_vars(jaxpr: Any) -> Sequence[Any]:
     return tuple(jaxpr.constvars)
 
 
+def function_name(closed: Any) -> str:
+    """The name of the function that was traced; "" where JAX kept none."""
+    inner, _ = open_jaxpr(closed)
+    return str(getattr(inner.debug_info, "func_name", "") or "")
+
+
 def eval_jaxpr(closed: Any, *args: Any) -> list[Any]:
     """Evaluates a closed jaxpr, keeping the source lines and name stacks of its equations."""
     jaxpr, consts = open_jaxpr(closed)
@@ -126,7 +132,9 @@ def under(caller: Any, eqn: Any) -> Any:
     call."""
     outer, inner = caller.source_info, eqn.source_info
     stack = outer.name_stack + inner.name_stack
-    traceback = inner.traceback if inner.traceback is not None else outer.traceback
+    # a cached trace of JAX's own function (`jax.nn.silu`) holds no line of the user's: the call's says where
+    found = inner.traceback is not None and source_info_util.user_frame(inner.traceback) is not None
+    traceback = inner.traceback if found else outer.traceback
     return eqn.replace(source_info=inner.replace(traceback=traceback, name_stack=stack))
 
 

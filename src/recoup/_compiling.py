@@ -14,6 +14,9 @@ from recoup import _barrier, _compat
 from recoup._inline import Flat
 from recoup._plan import Plan
 from recoup._progress import Progress
+from recoup._report.of_plan import certified_picture
+from recoup._report.picture import Picture
+from recoup._report.reported import Reported
 from recoup._report.text import format_bytes, format_percent
 from recoup._trace import Traced, as_names, as_numbers, bind_static, trace
 from recoup.errors import SignatureError
@@ -43,7 +46,7 @@ class CompiledMemory:
         return self.fixed_bytes + self.temporaries_bytes
 
 
-class Fitted:
+class Fitted(Reported):
     """A step inside its budget. Call it as the step it was made from.
 
     Attributes:
@@ -91,6 +94,12 @@ class Fitted:
             ) from error
 
     def __repr__(self) -> str:
+        return result if finish is None else finish(result)
+
+    def picture(self) -> Picture:
+        """What `report` shows."""
+        picture = self.plan.picture()
+        return certified_picture(picture, self.plan, self.memory, self.unplanned_memory, self.compiles)
         return (
             f"<recoup.Fitted {self.__name__}: {format_bytes(self.memory.total_bytes)} certified by the "
             f"{self.memory.instrument}, {format_percent(self.plan.overhead, signed=True)} FLOPs>"

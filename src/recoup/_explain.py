@@ -14,6 +14,7 @@ import jax
 from recoup import _loop_pairs
 from recoup._bound import lower_bound
 from recoup._compat import Literal
+from recoup._evidence import Evidence
 from recoup._inline import Flat
 from recoup._ladder import Ladder, Step
 from recoup._loop_pairs import Pair
@@ -85,6 +86,7 @@ def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str, *, cert
             if certified
             else "memory model (predicted, upper end)",
         },
+        evidence=Evidence.of(ladder, step),
     )
 
 

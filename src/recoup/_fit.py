@@ -17,6 +17,7 @@ from recoup import _check, _explain, _ladder
 from recoup._bound import lower_bound
 from recoup._budget import Budget, host_free_bytes, parse_budget
 from recoup._compiling import CompiledMemory, Compiler, Fitted, trace_step
+from recoup._evidence import Evidence
 from recoup._ladder import Ladder, Step
 from recoup._plan import Plan
 from recoup._progress import Progress
@@ -146,7 +147,8 @@ def _apply(compiler: Compiler, plan: Plan | str | Path, wanted: Budget | None, r
             f"the stored plan compiles to {format_bytes(total)} here, "
             f"over its budget of {format_bytes(limit)}; plan again"
         )
-    return compiler.fitted(stored, *result)
+    evidence = Evidence(compiler.traced, flat)
+    return compiler.fitted(replace(stored, evidence=evidence), *result)
 
 
 def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int) -> Fitted:

@@ -7,12 +7,19 @@ applies to the program it was made for.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from recoup._report import notebook
+from recoup._report.of_plan import plan_picture
+from recoup._report.picture import Picture
+from recoup._report.reported import Reported
 from recoup._report.text import format_bytes, format_percent, heading, table
 from recoup.errors import PlanError
+
+if TYPE_CHECKING:
+    from recoup._evidence import Evidence
 
 FORMAT = 1
 _MAX_FILE_BYTES = 256 * 1024**2
@@ -72,7 +79,7 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Reported):
     """A legal way to run a step, with its predicted memory and its extra work. Prints as a table.
 
     Attributes:
@@ -85,6 +92,8 @@ class Plan:
       overhead: extra floating-point operations as a share of the step's own.
       decisions: what happens to each value that waits for a late use.
       fingerprint: of the step that it was made for.
+      evidence: the traced step and the plans not chosen, for `report` and `advise`; None for a plan read
+        from a file.
     """
 
     budget_bytes: int
@@ -100,6 +109,7 @@ class Plan:
     repeats: tuple[Repeat, ...] = ()
     regions: str = "respect"
     made_with: Mapping[str, str] = field(default_factory=dict)
+    evidence: "Evidence | None" = field(default=None, repr=False, compare=False)
 
     @property
     def overhead(self) -> float:
@@ -113,7 +123,8 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as stored by `save`."""
-        data = asdict(self)
+        data = asdict(replace(self, evidence=None))
+        del data["evidence"]
         data["made_with"] = dict(self.made_with)
         return {"format": FORMAT, **data, "overhead": self.overhead}
 
@@ -181,6 +192,16 @@ class Plan:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PlanError(f"{where} is damaged: {error!r}") from error
+
+    def picture(self) -> Picture:
+        """What `report` shows. A plan read from a file has its totals and decisions only."""
+        picture = plan_picture(self)
+        return picture if self.evidence is None else self.evidence.add_to(picture, self)
+
+    def _repr_html_(self) -> str:
+        strips = () if self.evidence is None else self.evidence.strips(self)
+        most = max((max(s.totals(), default=0) for s in strips), default=0)
+        return "".join(notebook.spark(s, most_bytes=most) for s in strips) + notebook.render(self)
 
     def __str__(self) -> str:
         return render(self)

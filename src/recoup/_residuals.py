@@ -18,6 +18,9 @@ from recoup import _compat
 from recoup._compat import Literal
 from recoup._inline import Flat, flatten
 from recoup._program import Program
+from recoup._report.of_timeline import residuals_picture
+from recoup._report.picture import Picture
+from recoup._report.reported import Reported
 from recoup._report.text import format_bytes, heading, note, table
 from recoup._trace import Traced, as_names, as_numbers, bind_static, to_program, trace
 
@@ -56,7 +59,7 @@ class Residual:
 
 
 @dataclass(frozen=True)
-class Residuals:
+class Residuals(Reported):
     """What reverse mode keeps. Prints as a table.
 
     Attributes:
@@ -110,6 +113,10 @@ class Residuals:
     def to_json(self) -> str:
         """The list as JSON text."""
         return json.dumps(self.to_dict(), indent=1)
+
+    def picture(self) -> Picture:
+        """What `report` shows."""
+        return residuals_picture(self.to_dict())
 
     def __str__(self) -> str:
         computed = [item for item in self.items if item.kind == "computed"]

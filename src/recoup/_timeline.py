@@ -3,14 +3,20 @@
 Limits: a prediction of the memory model for the default backend's compiler (see `_memory`); nothing compiles.
 """
 
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from recoup import _memory
+from recoup import _compat, _memory
 from recoup._memory import MemoryBytes, Prediction
+from recoup._report import notebook
+from recoup._report.of_timeline import timeline_picture
+from recoup._report.picture import Picture, Strip
+from recoup._report.reported import Reported
 from recoup._report.text import format_bytes, heading, note, table
+from recoup._strip import strip
 from recoup._trace import as_names, as_numbers, trace
 
 INSTRUMENT = "memory model (predicted)"
@@ -26,7 +32,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(Reported):
     """Predicted memory of a step. Prints as a table.
 
     Attributes:
@@ -35,6 +41,7 @@ class Timeline:
       peak: the buffers alive at the peak, largest first.
       opaque: operations that the model does not know, by name.
       instrument: what produced the numbers.
+      drawn: makes the whole picture, every buffer from its first to its last operation; None if it cannot be.
     """
 
     predicted: Interval
@@ -42,6 +49,7 @@ class Timeline:
     peak: tuple[_memory.Live, ...]
     opaque: tuple[str, ...]
     instrument: str = INSTRUMENT
+    drawn: Callable[[], Strip] | None = field(default=None, repr=False, compare=False)
 
     @property
     def peak_bytes(self) -> int:
@@ -50,7 +58,10 @@ class Timeline:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        data = asdict(self)
+        data = asdict(replace(self, drawn=None))
+        del data["drawn"]
+        if self.drawn is not None:
+            data["buffers"] = [asdict(buffer) for buffer in self.drawn().buffers]
         for which in ("low", "estimate", "high"):
             data["predicted"][which]["total_bytes"] = getattr(self.predicted, which).total_bytes
         return data | {"peak_bytes": self.peak_bytes}
@@ -58,6 +69,13 @@ class Timeline:
     def to_json(self) -> str:
         """The timeline as JSON text."""
         return json.dumps(self.to_dict(), indent=1)
+
+    def picture(self) -> Picture:
+        """What `report` shows."""
+        return timeline_picture(self.drawn() if self.drawn is not None else None, self.predicted.estimate)
+
+    def _repr_html_(self) -> str:
+        return (notebook.spark(self.drawn()) if self.drawn is not None else "") + notebook.render(self)
 
     def __str__(self) -> str:
         low, mid, high = self.predicted.low, self.predicted.estimate, self.predicted.high
@@ -95,13 +113,14 @@ def _place(source: str) -> str:
     return source.replace("\\", "/").rsplit("/", 1)[-1] or "(no source)"
 
 
-def from_prediction(prediction: Prediction) -> Timeline:
+def from_prediction(prediction: Prediction, drawn: Callable[[], Strip] | None = None) -> Timeline:
     """The timeline that a prediction holds."""
     return Timeline(
         Interval(prediction.low, prediction.estimate, prediction.high),
         prediction.timeline,
         prediction.peak,
         prediction.opaque,
+        drawn=drawn,
     )
 
 
@@ -130,4 +149,8 @@ def timeline(
         static_argnames=as_names(static_argnames),
         donate_argnums=as_numbers(donate_argnums, len(args)),
     )
-    return from_prediction(_memory.predict(traced.flat.closed(), donated=traced.donated))
+    prediction = _memory.predict(traced.flat.closed(), donated=traced.donated)
+    title = _compat.function_name(traced.flat.like) or "The step"
+    return from_prediction(
+        prediction, functools.cache(functools.partial(strip, title, traced.flat, prediction))
+    )

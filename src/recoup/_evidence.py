@@ -1,0 +1,107 @@
+"""What a plan was made from, kept so that it can be drawn, and put into advice, when somebody asks.
+
+Idea: a `Plan` is what a file stores; a report also shows the program before and after, and the curve of
+the plans that were not chosen. Those are derived when `report()` is called, not before: each rung of the
+curve costs a rewrite and a run of the memory model.
+Limits: a stored plan that is applied shows no curve, since nothing was solved.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from recoup import _compat, _memory
+from recoup._inline import Flat
+from recoup._ladder import Ladder, Step
+from recoup._report.picture import Picture, Rung, Strip
+from recoup._strip import strip
+from recoup._trace import Traced
+
+if TYPE_CHECKING:
+    from recoup._plan import Plan
+
+_RUNGS = 20  # of the curve: each costs a prediction
+_PER_DEVICE = (
+    "The step runs on several devices: the totals above are per device, the timelines and the curve are of "
+    "whole arrays."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The traced step, its rewritten program, and the ladder that it was chosen from (None if it was
+    stored)."""
+
+    traced: Traced
+    planned: Flat
+    ladder: Ladder | None = None
+    step: Step | None = None
+
+    @staticmethod
+    def of(ladder: Ladder, step: Step) -> "Evidence":
+        """Of a plan that carries out `step`."""
+        return Evidence(ladder.traced, step.flat, ladder, step)
+
+    @property
+    def title(self) -> str:
+        """The step's name."""
+        return _compat.function_name(self.traced.flat.like)
+
+    @cached_property
+    def unplanned_strip(self) -> Strip:
+        """Memory over the step as it is."""
+        if self.ladder is not None:
+            return strip("As it is", self.traced.flat, self.ladder.steps[0].prediction)
+        return self._predicted("As it is", self.traced.flat)
+
+    @cached_property
+    def planned_strip(self) -> Strip:
+        """Memory over the planned step."""
+        if self.step is not None:
+            return strip("Planned", self.planned, self.step.prediction)
+        return self._predicted("Planned", self.planned)
+
+    def _predicted(self, title: str, flat: Flat) -> Strip:
+        return strip(title, flat, _memory.predict(flat.closed(), donated=self.traced.donated))
+
+    @cached_property
+    def curve(self) -> tuple[Rung, ...]:
+        """Rungs of the ladder that no other beats in predicted peak and cost, of at most about `_RUNGS`."""
+        if self.ladder is None:
+            return ()
+        steps = self.ladder.steps
+        last = len(steps) - 1
+        shown = {round(i * last / (_RUNGS - 1)) for i in range(_RUNGS)}
+        work = max(self.traced.program.flops, 1.0)
+        rungs = [
+            Rung(
+                step.prediction.low.total_bytes,
+                step.prediction.estimate.total_bytes,
+                step.prediction.high.total_bytes,
+                step.extra_flops / work,
+                step is self.step,
+            )
+            for i, step in enumerate(steps)
+            if i in shown or step is self.step
+        ]
+        front: list[Rung] = []
+        for rung in sorted(rungs, key=lambda r: (r.overhead, r.high_bytes)):
+            if rung.chosen or not front or rung.high_bytes < front[-1].high_bytes:
+                front.append(rung)
+        return tuple(front)
+
+    def strips(self, plan: "Plan") -> tuple[Strip, ...]:
+        """Memory over the step as it is, and over the planned one if the plan changes anything."""
+        return (self.unplanned_strip,) if plan.changes_nothing else (self.unplanned_strip, self.planned_strip)
+
+    def add_to(self, picture: Picture, plan: "Plan") -> Picture:
+        """The picture of `plan` with its timelines and its curve."""
+        strips = self.strips(plan)
+        notes = picture.notes
+        if self.ladder is not None and plan.unplanned_bytes != self.ladder.steps[0].predicted_bytes:
+            notes += (_PER_DEVICE,)
+        unknown = sorted({name for s in strips for name in s.opaque})
+        if unknown:
+            notes += ("Not modelled, so not in the predictions: " + ", ".join(unknown),)
+        title = self.title if self.title else picture.title
+        return replace(picture, title=title, strips=strips, curve=self.curve, notes=notes)

@@ -1,0 +1,87 @@
+"""A plan, alone or with the compiler's certificate, as a Picture. No JAX."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from recoup._report.picture import Figure, Picture
+from recoup._report.text import format_bytes, format_percent
+
+if TYPE_CHECKING:
+    from recoup._plan import Plan
+
+BOUND = "counted from the program"
+_DEFAULT = "memory model (predicted)"
+
+
+def plan_picture(plan: "Plan") -> Picture:
+    """What the plan itself says: totals and decisions."""
+    model = plan.made_with.get("instrument", _DEFAULT)
+    figures = [Figure("Planned peak", plan.peak_bytes, "bytes", model, "predicted")]
+    if plan.budget_bytes:
+        figures.append(Figure("Budget", plan.budget_bytes, "bytes", "given", "given"))
+    figures += [
+        Figure("As it is", plan.unplanned_bytes, "bytes", "memory model (predicted, upper end)", "predicted"),
+        Figure("No plan is below", plan.lower_bound_bytes, "bytes", BOUND, "proved"),
+        Figure("Extra FLOPs", plan.overhead, "share", "counted from the jaxpr", "counted"),
+    ]
+    if plan.changes_nothing:
+        headline = f"Fits as it is: {format_bytes(plan.peak_bytes)} predicted. Nothing is recomputed."
+    else:
+        headline = (
+            f"{format_bytes(plan.peak_bytes)} predicted, {_share(plan.peak_bytes, plan.unplanned_bytes)} of "
+            f"the {format_bytes(plan.unplanned_bytes)} that the step takes as it is, "
+            f"for {format_percent(plan.overhead, signed=True)} floating-point operations."
+        )
+    return Picture(
+        title="Plan",
+        headline=headline,
+        figures=tuple(figures),
+        budget_bytes=plan.budget_bytes,
+        bound_bytes=plan.lower_bound_bytes,
+        bound=plan.bound,
+        flops=plan.flops,
+        decisions=tuple(asdict(d) for d in plan.decisions),
+        made_with={key: value for key, value in plan.made_with.items() if key != "instrument"},
+    )
+
+
+def certified_picture(picture: Picture, plan: "Plan", memory: Any, unplanned: Any, compiles: int) -> Picture:
+    """The picture of a plan with what the compiler said of it.
+
+    Args:
+      memory, unplanned: of the fitted step and of the step as it is, as `Fitted.memory`; `unplanned` may
+        be None.
+      compiles: how many compilations it took.
+    """
+    total = memory.total_bytes
+    figures = [Figure("Certified peak", total, "bytes", memory.instrument, "compiled")]
+    for figure in picture.figures:
+        if figure.what == "As it is" and unplanned is not None:
+            figure = Figure("As it is", unplanned.total_bytes, "bytes", unplanned.instrument, "compiled")
+        elif figure.what == "Planned peak":
+            figure = replace(figure, what="Predicted peak")
+        figures.append(figure)
+    before = unplanned.total_bytes if unplanned is not None else plan.unplanned_bytes
+    takes = "takes" if unplanned is not None else "is predicted to take"
+    times = "one compilation" if compiles == 1 else f"{compiles} compilations"
+    if plan.changes_nothing:
+        headline = f"Fits as it is: {format_bytes(total)}, certified by the compiler. Nothing is recomputed."
+    else:
+        headline = (
+            f"{format_bytes(total)}, certified by the compiler: {_share(total, before)} of the "
+            f"{format_bytes(before)} that the step {takes} as it is, "
+            f"for {format_percent(plan.overhead, signed=True)} floating-point operations and {times}."
+        )
+    return replace(picture, headline=headline, figures=tuple(figures))
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "0 %"
+
+
+def arena_data(arena: Any) -> Mapping[str, Any]:
+    """A compiled arena as a report shows it: the parts, and its occupants at the peak."""
+    data: dict[str, Any] = arena.to_dict()
+    data.pop("moments", None)
+    return data
