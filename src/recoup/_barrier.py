@@ -28,9 +28,10 @@ from recoup import _compat
 FENCE = "fence"
 AUTO = "auto"
 
-# Compiling with these keeps optimization barriers on CPU under JAX <= 0.11; a compiler that lacks the pass
-# ignores the name.
-FENCE_OPTIONS: dict[str, str] = {"xla_disable_hlo_passes": "cse_barrier_expander"}
+# Compiling with these keeps optimization barriers on CPU under JAX <= 0.11; a compiler that lacks a pass
+# ignores its name. The second pass makes a call of a loop over at most a KiB, and the emitter of such calls
+# aborts the process at a barrier.
+FENCE_OPTIONS: dict[str, str] = {"xla_disable_hlo_passes": "cse_barrier_expander,small-while-loop-hoisting"}
 
 barrier_p: Any = jec.Primitive("recoup_barrier")
 barrier_p.multiple_results = True

@@ -216,7 +216,8 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
         tried.append((rung, total))
         scale = max(scale, total / rung.prediction.estimate.total_bytes)
         start = at + 1
-    if first is None and compiler.count < max_compiles and plain.prediction.low.total_bytes <= 1.5 * limit:
+    near = plain.prediction.low.total_bytes <= 1.5 * limit + 2**16
+    if first is None and compiler.count < max_compiles and near:
         # The model may be wrong about the plain step too, and a budget that plain meets is never refused.
         first = compile_plain()
         if first[1].total_bytes <= limit:

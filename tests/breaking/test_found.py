@@ -1,5 +1,7 @@
 """What random programs broke once (`python -m benchmarks.fuzz`), each as a few lines."""
 
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -47,3 +49,18 @@ def test_reductions_of_empty_arrays(shape: tuple[int, ...]) -> None:
         return jax.value_and_grad(lambda x: jnp.sum(jnp.sin(x)))(x)
 
     fits(step, jnp.zeros(shape), share=1.0)
+
+
+SMALL_LOOP = """
+import jax, jax.numpy as jnp, recoup
+body = jax.checkpoint(lambda c, _: (jnp.sin(jnp.sin(c)), None))
+step = jax.grad(lambda x: jnp.sum(jax.lax.scan(body, x, None, length=3)[0]))
+x = jnp.ones((3, 1))
+assert recoup.check(step, recoup.fit(step, x, budget="100%"), x)
+"""
+
+
+def test_a_barrier_in_a_loop_of_a_few_bytes() -> None:
+    """XLA under JAX 0.10 aborted the process: it has no code for a barrier in a loop that it makes a call."""
+    found = subprocess.run([sys.executable, "-c", SMALL_LOOP], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr[-2000:]
