@@ -6,6 +6,8 @@ nothing reads the old one afterwards; a result may not be an argument, a constan
 Where that does not hold the compiler inserts a copy, which is a buffer.
 """
 
+from heapq import heappop, heappush
+
 from recoup._memory._graph import Graph, Node, post_order, relink
 from recoup._memory._tables import ELEMENTWISE
 
@@ -82,6 +84,7 @@ def insert_copies(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
         if node.op not in ALIASES or node.op == "barrier":
             for x in dict.fromkeys(node.operands):
                 users.setdefault(id(_holder(x)), []).append(node)
+    place = {id(node): i for i, node in enumerate(g.nodes)}
     outs: set[int] = {id(_holder(x)) for x in g.outputs}
     owned = set(aliases.values())
 
@@ -94,8 +97,7 @@ def insert_copies(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
         others = [u for u in users.get(id(d), ()) if u is not user]
         if not others:
             return True
-        before = ancestors(user)
-        return all(id(u) in before for u in others)
+        return precede(others, user, place)
 
     for node in g.nodes:
         if node.op == "while":
@@ -122,7 +124,7 @@ def insert_copies(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
                 continue
             if d.op == "constant" or d.op == "parameter" or id(d) in taken:
                 g.outputs[k] = _copy(x)
-            elif late(param, d, users):
+            elif late(param, d, users, place):
                 copy = _copy(param)
                 copy.users = list(param.users)
                 for u in users[id(param)]:
@@ -157,21 +159,17 @@ def _read_copy(user: Node, param: Node, copy: Node) -> None:
         _replace(user, y, new)
 
 
-def late(param: Node, new: Node, users: dict[int, list[Node]]) -> bool:
+def late(param: Node, new: Node, users: dict[int, list[Node]], place: dict[int, int]) -> bool:
     """Whether something may read a carry after its new value is written."""
     if new is param:
         return False
     reads = users.get(id(param), [])
     if not reads:
         return False
-    before = ancestors(new)
-    for u in reads:
-        if id(u) in before:
-            continue
-        if u is new and overwrites(new, param):
-            continue
+    earlier = [u for u in reads if u is not new]
+    if len(earlier) < len(reads) and not overwrites(new, param):
         return True
-    return False
+    return not precede(earlier, new, place)
 
 
 def overwrites(node: Node, x: Node) -> bool:
@@ -184,13 +182,27 @@ def overwrites(node: Node, x: Node) -> bool:
     return node.op in ELEMENTWISE and x.shape == node.shape and x.nbytes == node.nbytes
 
 
-def ancestors(node: Node) -> set[int]:
-    """Everything the node depends on."""
+def precede(nodes: list[Node], last: Node, place: dict[int, int]) -> bool:
+    """Whether `last` depends on all of `nodes`; `place` is each node's position, operands first."""
+    # the latest first: where one is missing it is mostly that one, and nothing before it is looked at
+    latest_first = sorted(nodes, key=lambda node: -place.get(id(node), -1))
+    return all(_depends(last, node, place) for node in latest_first)
+
+
+def _depends(last: Node, node: Node, place: dict[int, int]) -> bool:
+    """Whether `last` depends on `node`: a walk towards the earliest, never past it."""
+    end = place.get(id(node), -1)
     seen: set[int] = set()
-    stack = list(node.operands)
-    while stack:
-        x = stack.pop()
-        if id(x) not in seen:
-            seen.add(id(x))
-            stack.extend(x.operands)
-    return seen
+    heap: list[tuple[int, int, Node]] = []
+    reached = last
+    while True:
+        for x in reached.operands:
+            if x is node:
+                return True
+            at = place.get(id(x), end)  # copies made meanwhile have no position: they are looked through
+            if at >= end and id(x) not in seen:
+                seen.add(id(x))
+                heappush(heap, (at, len(seen), x))
+        if not heap:
+            return False
+        reached = heappop(heap)[2]
