@@ -526,3 +526,74 @@ def zeros_of(aval: Any) -> Any:
     zeros = jax.numpy.zeros(aval.shape, aval.dtype)
     axes = tuple(getattr(aval.manual_axis_type, "varying", ()))
     return jax.lax.pcast(zeros, axes, to="varying") if axes else zeros
+
+
+def library_paths() -> tuple[str, ...]:
+    """Path prefixes of JAX's and recoup's own files: lines there are not the user's."""
+    return _LIBRARIES
+
+
+def optimized_module(compiled: Any) -> bytes:
+    """The optimized program of a `jax.stages.Compiled`, as a serialized `HloModuleProto`."""
+    module = compiled.runtime_executable().hlo_modules()[0]
+    return bytes(module.as_serialized_hlo_module_proto())
+
+
+def portable_module(lowered: Any) -> bytes | None:
+    """A lowered program as bytes that another process can compile, source lines included; None where it
+    calls back into Python or runs on several devices."""
+    details = lowered._lowering.compile_args
+    if details.get("host_callbacks") or details.get("keepalive") or details.get("num_devices", 1) != 1:
+        return None
+    return bytes(mlir_internal.module_to_bytecode(lowered.compiler_ir("stablehlo")))
+
+
+def load_module(module: bytes, options: dict[str, Any]) -> Any:
+    """Compiles what `portable_module` made, for the first device. XLA's client moves between versions."""
+    from jax._src import compiler, lib
+
+    device = jax.devices()[0]
+    xla_client: Any = lib.xla_client  # type: ignore[attr-defined]
+    compile_options = compiler.get_compile_options(
+        num_replicas=1, num_partitions=1, env_options_overrides=dict(options)
+    )
+    devices = xla_client.DeviceList((device,))
+    return device.client.compile_and_load(module, devices, compile_options)
+
+
+def run_module(executable: Any, arguments: Sequence[Any]) -> list[Any]:
+    """Runs what `load_module` returned; the results once they are there."""
+    results = executable.execute_sharded(list(arguments)).disassemble_into_single_device_arrays()
+    return [shards[0].block_until_ready() for shards in results]
+
+
+class Call(NamedTuple):
+    """A function of the user's that was running when an equation was recorded.
+
+    `position` tells places in its code apart; `first_line` is where it is defined.
+    """
+
+    file: str
+    function: str
+    first_line: int
+    line: int
+    position: int
+
+
+def user_calls(eqn: Any) -> tuple[Call, ...]:
+    """The user's functions that were running when the equation was recorded, the step itself first."""
+    traceback = eqn.source_info.traceback
+    if traceback is None:
+        return ()
+    found = []
+    _, positions = traceback.raw_frames()
+    for frame, position in zip(traceback.frames, positions, strict=False):
+        if frame.file_name.startswith(_LIBRARIES[1]):  # recoup's own frame around the step
+            break
+        if not frame.file_name.startswith(_LIBRARIES[0]):
+            found.append(
+                Call(
+                    frame.file_name, frame.function_name, frame.function_start_line, frame.line_num, position
+                )
+            )
+    return tuple(reversed(found))

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from recoup._demo.peak import PeakWatch
+from recoup._instruments.peak import PeakWatch
 from recoup._demo.session import Worker, WorkerError
 from recoup._demo.settings import Settings
 from recoup._demo.show import Screen, shortened
@@ -96,7 +96,7 @@ def test_a_worker_that_dies_says_why() -> None:
 
 def _finished() -> dict[str, Any]:
     memory = {"total_bytes": 200 * 2**20, "temporaries_bytes": 180 * 2**20, "instrument": "compiled"}
-    peak = {"before_bytes": 2**28, "peak_bytes": 2**29, "instrument": "resident peak while training (VmHWM)"}
+    peak = {"before_bytes": 2**28, "peak_bytes": 2**29, "instrument": "resident peak while running (VmHWM)"}
     half = {"ready": {"memory": memory, "seconds": 3.0}, "peak": peak, "median_step_seconds": 0.4}
     return {
         "plain": half,

@@ -41,7 +41,7 @@ def _work(kind: str, settings: Settings, tell: Callable[..., None], orders: Text
     import jax.numpy as jnp
 
     from recoup._demo.model import make_step
-    from recoup._demo.peak import PeakWatch
+    from recoup._instruments.peak import PeakWatch
     from recoup._demo.text import load_text
 
     text = load_text()

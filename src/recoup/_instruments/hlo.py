@@ -40,7 +40,7 @@ class Shape:
 
     def __str__(self) -> str:
         if self.parts:
-            return f"({', '.join(map(str, self.parts))})"
+            return f"pointers[{len(self.parts)}]"  # the buffer of a tuple holds the addresses of its parts
         return f"{self.dtype}[{','.join(map(str, self.dims))}]"
 
 

@@ -15,7 +15,7 @@ from recoup._instruments.hlo import Instruction, Module
 Index = tuple[int, ...]
 Position = tuple[int, Index]  # an instruction, and which part of its result
 
-PASSES = frozenset(["bitcast", "optimization-barrier", "domain", "add-dependency", "copy-done", "async-done"])
+PASSES = frozenset(["bitcast", "opt-barrier", "domain", "add-dependency", "copy-done", "async-done"])
 INSIDE = frozenset(["while", "call", "conditional"])
 
 

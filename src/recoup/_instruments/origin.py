@@ -59,7 +59,7 @@ def _step(module: Module, here: Instruction, index: Index) -> Position | None:
         return here.operands[index[0]], index[1:]
     if here.opcode == "get-tuple-element" and here.operands:
         return here.operands[0], (here.tuple_index, *index)
-    if here.opcode in ("bitcast", "optimization-barrier", "copy") and here.operands and not here.frame:
+    if here.opcode in ("bitcast", "opt-barrier", "copy") and here.operands and not here.frame:
         return here.operands[0], index
     if here.opcode == "while" and index:
         return _carried(module, here, index)

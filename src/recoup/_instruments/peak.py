@@ -21,19 +21,24 @@ class Peak:
 
 
 class PeakWatch:
-    """Begins a watch: frees what can be freed, and resets the mark where the system lets us."""
+    """Begins a watch: frees what can be freed, and resets the mark where the system lets us.
+
+    Attributes:
+      resettable: whether the mark could be reset; if not, the peak is that of the whole process so far.
+      before_bytes: resident when the watch began.
+    """
 
     def __init__(self) -> None:
         gc.collect()
         _trim()
-        self._resettable = _reset()
-        self._before_bytes = _status_bytes("VmRSS") if self._resettable else _rusage_bytes()
+        self.resettable = _reset()
+        self.before_bytes = _status_bytes("VmRSS") if self.resettable else _rusage_bytes()
 
     def read(self) -> Peak:
         """The peak since the watch began."""
-        if self._resettable:
-            return Peak(self._before_bytes, _status_bytes("VmHWM"), "resident peak while training (VmHWM)")
-        return Peak(self._before_bytes, _rusage_bytes(), "resident peak with compiling (ru_maxrss)")
+        if self.resettable:
+            return Peak(self.before_bytes, _status_bytes("VmHWM"), "resident peak while running (VmHWM)")
+        return Peak(self.before_bytes, _rusage_bytes(), "resident peak with compiling (ru_maxrss)")
 
 
 def _trim() -> None:
