@@ -10,6 +10,8 @@ if TYPE_CHECKING:  # what a type checker or an editor sees; at run time the name
     from recoup import policies as policies
     from recoup._agreement import Agreement as Agreement
     from recoup._check import check as check
+    from recoup._calibrate import Roofline as Roofline
+    from recoup._calibrate import calibrate as calibrate
     from recoup._checkpoint import checkpoint as checkpoint
     from recoup._checkpoint import keep as keep
     from recoup._compiling import CompiledMemory as CompiledMemory
@@ -63,6 +65,8 @@ _EXPORTS: dict[str, str] = {
     "residuals": "recoup._residuals",
     "Timeline": "recoup._timeline",
     "timeline": "recoup._timeline",
+    "Roofline": "recoup._calibrate",
+    "calibrate": "recoup._calibrate",
     "Graph": "recoup._graph",
     "Offload": "recoup._graph",
     "Schedule": "recoup._solve",

@@ -26,7 +26,18 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_BUDGET, EXIT_DIFFERS, EXIT_FILE, EXIT_INT
 )
 
 # in the order in which a newcomer meets them
-COMMANDS = ("residuals", "timeline", "plan", "fit", "frontier", "largest", "check", "solve", "demo")
+COMMANDS = (
+    "residuals",
+    "timeline",
+    "plan",
+    "fit",
+    "frontier",
+    "largest",
+    "check",
+    "solve",
+    "calibrate",
+    "demo",
+)
 
 _TARGET = """\
 TARGET is path/file.py:name or package.module:name; calling name() returns (step, args), where step(*args) is
