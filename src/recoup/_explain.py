@@ -28,6 +28,7 @@ from recoup._trace import NEVER_REPEATED, Traced, to_program
 from recoup._verify import verify
 from recoup.errors import PlanError
 
+_MOST_REPEATS = 32  # of each operation, on average, in a stored plan: a file must not make a compiler hang
 _RECIPE = 8
 
 
@@ -112,6 +113,8 @@ def apply_plan(traced: Traced, plan: Plan) -> Flat:
                 f"the plan trades between operations {trade.forward} and {trade.backward}, "
                 "which are no loop pair"
             )
+        if trade.segment and (trade.segment > pair.length or pair.length % trade.segment):
+            raise PlanError(f"the plan cuts a loop of {pair.length} steps into segments of {trade.segment}")
         cut = Cut(frozenset(trade.kept), 0, frozenset(trade.recomputed), 0.0, trade.segment)
         flat = _loop_pairs.apply(flat, [replace(pair, cuts=(cut,))], [0])
     if not plan.repeats:
@@ -122,6 +125,8 @@ def apply_plan(traced: Traced, plan: Plan) -> Flat:
     for index in range(len(program.ops)):
         schedule += before.get(index, ())
         schedule.append(index)
+    if len(schedule) > _MOST_REPEATS * len(program.ops):
+        raise PlanError(f"the plan makes {len(schedule)} operations of a step of {len(program.ops)}")
     if any(not 0 <= o < len(program.ops) for o in (*schedule, *before)):
         raise PlanError("the plan repeats operations that the step does not have")
     division = layout(program)

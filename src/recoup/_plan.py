@@ -11,18 +11,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recoup import _plan_file
 from recoup._report import notebook
 from recoup._report.of_plan import plan_picture
 from recoup._report.picture import Picture
 from recoup._report.reported import Reported
 from recoup._report.text import format_bytes, format_percent, heading, table
-from recoup.errors import PlanError
 
 if TYPE_CHECKING:
     from recoup._evidence import Evidence
-
-FORMAT = 1
-_MAX_FILE_BYTES = 256 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ class Plan(Reported):
         data = asdict(replace(self, evidence=None))
         del data["evidence"]
         data["made_with"] = dict(self.made_with)
-        return {"format": FORMAT, **data, "overhead": self.overhead}
+        return {"format": _plan_file.FORMAT, **data, "overhead": self.overhead}
 
     def to_json(self) -> str:
         """The plan as JSON text."""
@@ -137,10 +134,9 @@ class Plan(Reported):
 
         Raises:
           FileExistsError: the file exists and `force` is not given.
+          OSError: the file cannot be written; what was there stays.
         """
-        text = self.to_json()
-        with open(path, "w" if force else "x", encoding="utf-8") as file:
-            file.write(text + "\n")
+        _plan_file.write(path, self.to_json() + "\n", force=force)
 
     @staticmethod
     def load(path: str | Path) -> "Plan":
@@ -149,49 +145,16 @@ class Plan(Reported):
         Raises:
           PlanError: the file is not a plan, or was written in another format.
         """
-        file = Path(path)
-        if file.stat().st_size > _MAX_FILE_BYTES:
-            raise PlanError(f"{file} is larger than {format_bytes(_MAX_FILE_BYTES)}: not a plan of a step")
-        try:
-            data = json.loads(file.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise PlanError(f"{file} is not a plan file: {error}") from error
-        return Plan.from_dict(data, str(file))
+        return Plan.from_dict(_plan_file.read(path), str(path))
 
     @staticmethod
     def from_dict(data: Any, where: str = "the plan") -> "Plan":
-        """A plan from plain data; the inverse of `to_dict`."""
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise PlanError(
-                f"{where} is not a plan of format {FORMAT}; make it again with this version of recoup"
-            )
-        try:
-            return Plan(
-                budget_bytes=int(data["budget_bytes"]),
-                peak_bytes=int(data["peak_bytes"]),
-                unplanned_bytes=int(data["unplanned_bytes"]),
-                lower_bound_bytes=int(data["lower_bound_bytes"]),
-                bound=str(data["bound"]),
-                flops=float(data["flops"]),
-                extra_flops=float(data["extra_flops"]),
-                fingerprint=str(data["fingerprint"]),
-                decisions=tuple(_decision(d) for d in data["decisions"]),
-                loops=tuple(
-                    LoopTrade(
-                        int(d["forward"]),
-                        int(d["backward"]),
-                        _ints(d["kept"]),
-                        _ints(d["recomputed"]),
-                        int(d["segment"]),
-                    )
-                    for d in data["loops"]
-                ),
-                repeats=tuple(Repeat(int(d["before"]), _ints(d["ops"])) for d in data["repeats"]),
-                regions=str(data["regions"]),
-                made_with={str(k): str(v) for k, v in data["made_with"].items()},
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise PlanError(f"{where} is damaged: {error!r}") from error
+        """A plan from plain data; the inverse of `to_dict`.
+
+        Raises:
+          PlanError: a field is missing, or is not what it should be.
+        """
+        return _plan_file.parse(data, where)
 
     def picture(self) -> Picture:
         """What `report` shows. A plan read from a file has its totals and decisions only."""
@@ -205,17 +168,6 @@ class Plan(Reported):
 
     def __str__(self) -> str:
         return render(self)
-
-
-def _ints(items: Any) -> tuple[int, ...]:
-    return tuple(int(i) for i in items)
-
-
-def _decision(data: Mapping[str, Any]) -> Decision:
-    known = {key: data[key] for key in Decision.__dataclass_fields__ if key in data}
-    for key in ("recipe", "inputs"):
-        known[key] = tuple(str(item) for item in known.get(key, ()))
-    return Decision(**known)
 
 
 def render(plan: Plan, rows: int = 12) -> str:
