@@ -32,6 +32,11 @@ class Graph:
         edges: pairs `(u, v)`: operation `v` reads the output of `u`, with `u < v` (operations are listed in a
             legal order). A pair given twice counts once.
 
+    Attributes:
+        operand_starts, operand_ids: what each operation reads, in one array: those of operation `v` are
+            `operand_ids[operand_starts[v] : operand_starts[v + 1]]`.
+        user_starts, user_ids: who reads each operation's output, likewise.
+
     Raises:
         PlanError: a length, a value or an edge is not as above; the message names the first offender.
     """

@@ -86,7 +86,10 @@ class Plan(Reported):
       unplanned_bytes: the same for the step as it is.
       lower_bound_bytes: no plan for this step can be below.
       bound: the operation and line that set the lower bound.
-      overhead: extra floating-point operations as a share of the step's own.
+      flops: floating-point operations of the step as it is; extra_flops: of the recomputations; overhead: their
+        share of the step's own.
+      loops, repeats: what runs again: a `LoopTrade` for each pair of loops, and operations by their index.
+      regions: how the step's own regions were treated; made_with: the versions of recoup and JAX.
       decisions: what happens to each value that waits for a late use.
       fingerprint: of the step that it was made for.
       evidence: the traced step and the plans not chosen, for `report` and `advise`; None for a plan read

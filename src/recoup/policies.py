@@ -18,7 +18,15 @@ PRODUCTS = frozenset(["dot_general", "conv_general_dilated", "ragged_dot_general
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A value that a region could keep. `bytes` is what it takes; in a loop, over all steps."""
+    """A value that a region could keep.
+
+    Attributes:
+      operation: the primitive that makes it, such as "dot_general".
+      bytes: what it takes; in a loop, over all steps.
+      flops: floating-point operations of making it, as often.
+      name: given by `recoup.keep`, if any.
+      batched: whether it is a matrix product with batch dimensions.
+    """
 
     operation: str
     bytes: int
@@ -191,14 +199,22 @@ unbatched_products = Unbatched()
 
 
 def names(*wanted: str) -> Names:
-    """Keeps the values that `recoup.keep` (or JAX's `checkpoint_name`) gave one of these names."""
+    """Keeps the values that `recoup.keep` (or JAX's `checkpoint_name`) gave one of the names `wanted`.
+
+    Raises:
+      TypeError: there are none, or one is no string.
+    """
     if not wanted or not all(isinstance(name, str) for name in wanted):
         raise TypeError(f"policies.names takes the names to keep, as strings; got {wanted!r}")
     return Names(frozenset(wanted))
 
 
 def operations(*wanted: str) -> Operations:
-    """Keeps the results of these operations, such as "dot_general", "exp" or "scan"."""
+    """Keeps the results of the operations `wanted`, such as "dot_general", "exp" or "scan".
+
+    Raises:
+      TypeError: there are none, or one is no string.
+    """
     if not wanted or not all(isinstance(name, str) for name in wanted):
         raise TypeError(f"policies.operations takes the operations to keep, as strings; got {wanted!r}")
     return Operations(frozenset(wanted))
@@ -215,7 +231,7 @@ def at_least(size: int | str) -> SizeBetween:
 
 
 def costly(flops_per_byte: float) -> Cost:
-    """Keeps values whose own operation takes at least so many floating-point operations per byte kept.
+    """Keeps values whose own operation takes at least `flops_per_byte` floating-point operations a byte kept.
 
     A product of contraction length k in float32 takes k/2 per byte, an elementwise operation 1/4.
     """
@@ -223,7 +239,11 @@ def costly(flops_per_byte: float) -> Cost:
 
 
 def chooses_names(policy: Policy) -> bool:
-    """Whether a policy decides about names itself, so that `recoup.keep` alone does not keep."""
+    """Whether `policy` decides about names itself, so that `recoup.keep` alone does not keep.
+
+    Returns:
+      True if any of its parts is a choice of names.
+    """
     return any(isinstance(part, Names) for part in policy.parts())
 
 

@@ -264,6 +264,13 @@ def loop_plan(
     with bounds that are data); `f` is `(carry, x) -> (carry, y)` there too. Arguments may be arrays or
     `jax.ShapeDtypeStruct`.
 
+    Args:
+        f, init, xs, length: the loop, as for `scan`.
+        checkpoints, budget, method: as for `scan`: how many states may be held, or bytes for them, and how.
+
+    Returns:
+        A `LoopPlan`; it prints as a table.
+
     Raises:
         As `scan`.
     """
