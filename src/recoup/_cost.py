@@ -16,6 +16,7 @@ from recoup import _compat
 from recoup._compat import Literal
 
 FLOPS_PER_BYTE = 2.0  # a desktop CPU: about 50-100 GFLOP/s against 20-40 GB/s
+FUSED_SHARE = 0.25  # of a fused chain's bytes that are written
 RANDOM_BITS_FLOPS = 100  # one block of threefry is about a hundred integer operations for two words
 
 MOVES_DATA = frozenset(
@@ -92,13 +93,16 @@ def eqn_flops(eqn: Any) -> float:
     return float(sum(_elements(v) for v in eqn.outvars))
 
 
-def price(eqn: Any) -> float:
-    """The planner's price of running an equation again: FLOPs, and the bytes it writes counted as FLOPs."""
+def price(eqn: Any, fused: bool = False) -> float:
+    """The planner's price of running an equation again: FLOPs, and the bytes it writes counted as FLOPs.
+
+    Of what is `fused` into its readers only a part is written: a chain of such operations writes its end.
+    """
     if eqn.primitive.name == "scan":
         scan = _compat.scan_parts(eqn)
         return scan.length * sum(price(inner) for inner in _compat.open_jaxpr(scan.body)[0].eqns)
     written = sum(_compat.aval_bytes(v.aval) for v in eqn.outvars)
-    return eqn_flops(eqn) + FLOPS_PER_BYTE * written
+    return eqn_flops(eqn) + (FUSED_SHARE if fused else 1.0) * FLOPS_PER_BYTE * written
 
 
 def sub_jaxprs(eqn: Any) -> list[Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from recoup import _compat, _cost
+from recoup._arguments import adapt
 from recoup._compat import Literal
 from recoup._inline import Flat, flatten
 from recoup._planner.machine import execute
@@ -102,12 +103,23 @@ def trace(
 
 @dataclass(frozen=True)
 class Bound:
-    """A call with its static arguments taken out. `positions` are the original positions of `args`."""
+    """A call as a function of arrays: its static arguments are taken out, and what is no array is fixed.
+
+    `positions` are the original positions of `args`. `finish` turns a result of `fun` into the step's own;
+    `adapted` says whether that, or the arguments, needed more than taking out the static ones.
+    """
 
     fun: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     positions: tuple[int, ...]
+    finish: Callable[[Any], Any]
+    adapted: bool
+    updates: bool
+
+    def out_shardings(self, given: Any) -> Any:
+        """`out_shardings` of the step as those of `fun`, which may also return the state of objects."""
+        return (given, None) if self.updates else given
 
 
 def bind_static(
@@ -131,8 +143,10 @@ def bind_static(
             full[position] = value
         return step(*full, **named, **fixed_kwargs)
 
+    fun.__name__ = getattr(step, "__name__", "step")
     dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in names}
-    return Bound(fun, tuple(args[i] for i in positions), dynamic_kwargs, positions)
+    made = adapt(fun, [args[i] for i in positions], dynamic_kwargs)
+    return Bound(made.fun, made.args, made.kwargs, positions, made.finish, made.changed, made.updates)
 
 
 def _parameters(step: Callable[..., Any]) -> list[inspect.Parameter] | None:
@@ -237,17 +251,18 @@ def _op(eqn: Any, reads: tuple[int, ...], writes: tuple[int, ...], sources: dict
     if key not in sources:
         frame = _compat.user_frame(eqn)
         sources[key] = f"{frame.file}:{frame.line} ({frame.function})" if frame else ""
-    heavy = name in HEAVY
+    heavy, dear = name in HEAVY, name in DEAR
+    fusible = not heavy and (name in ELEMENTWISE_EXTRA or _elementwise(eqn))
     return Op(
         name=name,
         reads=reads,
         writes=writes,
         flops=_cost.eqn_flops(eqn),
-        cost=_cost.price(eqn),
+        cost=_cost.price(eqn, fused=fusible and not dear),
         pure=not eqn.effects and name not in NEVER_REPEATED,
-        fusible=not heavy and (name in ELEMENTWISE_EXTRA or _elementwise(eqn)),
+        fusible=fusible,
         heavy=heavy,
-        dear=name in DEAR,
+        dear=dear,
         source=sources[key],
         scope=str(eqn.source_info.name_stack),
         workspace_bytes=_workspace(eqn) if heavy else 0,
