@@ -14,7 +14,7 @@ from recoup import _barrier, _compat
 from recoup._inline import Flat
 from recoup._plan import Plan
 from recoup._progress import Progress
-from recoup._report.of_plan import certified_picture
+from recoup._report.of_plan import arena_data, certified_picture
 from recoup._report.picture import Picture
 from recoup._report.reported import Reported
 from recoup._report.text import format_bytes, format_percent
@@ -98,8 +98,15 @@ class Fitted(Reported):
 
     def picture(self) -> Picture:
         """What `report` shows."""
+        # reads a Fitted, so it cannot be imported before this class is there
+        from recoup._instruments.compiled import arena_of
+
+        arena = arena_of(self.compiled, self.memory.constants_bytes)
         picture = self.plan.picture()
-        return certified_picture(picture, self.plan, self.memory, self.unplanned_memory, self.compiles)
+        certified = certified_picture(picture, self.plan, self.memory, self.unplanned_memory, self.compiles)
+        return certified.with_arena(self.__name__, arena_data(arena))
+
+    def __repr__(self) -> str:
         return (
             f"<recoup.Fitted {self.__name__}: {format_bytes(self.memory.total_bytes)} certified by the "
             f"{self.memory.instrument}, {format_percent(self.plan.overhead, signed=True)} FLOPs>"

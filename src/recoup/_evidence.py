@@ -10,9 +10,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from recoup import _compat, _memory
+from recoup import _advise, _compat, _memory
 from recoup._inline import Flat
 from recoup._ladder import Ladder, Step
+from recoup._loop_pairs import Pair
+from recoup._planner.layout import Layout, layout
+from recoup._planner.mincut import Cut
+from recoup._program import Program
+from recoup._report.advice import Advice
 from recoup._report.picture import Picture, Rung, Strip
 from recoup._strip import strip
 from recoup._trace import Traced
@@ -89,6 +94,20 @@ class Evidence:
             if rung.chosen or not front or rung.high_bytes < front[-1].high_bytes:
                 front.append(rung)
         return tuple(front)
+
+    def advise(self, plan: "Plan") -> Advice:
+        """Regions by hand that come closest to `plan`."""
+        return _advise.advise(self, plan)
+
+    def base(self) -> tuple[Flat, Program, Layout, list[tuple[Pair, Cut]]]:
+        """The program in which regions are tried: with the plan's own trades of loops, and those trades."""
+        if self.ladder is None or self.step is None:
+            program = self.traced.program
+            return self.traced.flat, program, layout(program), []
+        variant = self.step.variant
+        chosen = zip(self.ladder.pairs, variant.choice, strict=True)
+        loops = [(pair, pair.cuts[which]) for pair, which in chosen if which >= 0]
+        return variant.flat, variant.program, variant.layout, loops
 
     def strips(self, plan: "Plan") -> tuple[Strip, ...]:
         """Memory over the step as it is, and over the planned one if the plan changes anything."""

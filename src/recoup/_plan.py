@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from recoup import _plan_file
 from recoup._report import notebook
+from recoup._report.advice import Advice
 from recoup._report.of_plan import plan_picture
 from recoup._report.picture import Picture
 from recoup._report.reported import Reported
 from recoup._report.text import format_bytes, format_percent, heading, table
+from recoup.errors import PlanError
 
 if TYPE_CHECKING:
     from recoup._evidence import Evidence
@@ -86,7 +88,7 @@ class Plan(Reported):
       unplanned_bytes: the same for the step as it is.
       lower_bound_bytes: no plan for this step can be below.
       bound: the operation and line that set the lower bound.
-      flops: floating-point operations of the step as it is; extra_flops: of the recomputations; overhead: their
+      flops: floating-point operations of the step as it is; extra_flops: of what runs again; overhead: their
         share of the step's own.
       loops, repeats: what runs again: a `LoopTrade` for each pair of loops, and operations by their index.
       regions: how the step's own regions were treated; made_with: the versions of recoup and JAX.
@@ -163,6 +165,16 @@ class Plan(Reported):
         """What `report` shows. A plan read from a file has its totals and decisions only."""
         picture = plan_picture(self)
         return picture if self.evidence is None else self.evidence.add_to(picture, self)
+
+    def advise(self) -> Advice:
+        """The regions to write by hand that come closest to this plan, and what they would give, predicted.
+
+        Raises:
+          PlanError: the plan was read from a file; plan the step anew.
+        """
+        if self.evidence is None:
+            raise PlanError("a plan read from a file has no program to advise on; plan the step anew")
+        return self.evidence.advise(self)
 
     def _repr_html_(self) -> str:
         strips = () if self.evidence is None else self.evidence.strips(self)

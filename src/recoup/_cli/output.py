@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 from recoup.errors import RecoupError
@@ -21,6 +22,60 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
     parser.add_argument("--force", action="store_true", help="overwrite files that exist")
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """The options --html and --perfetto, for results that can be drawn."""
+    parser.add_argument(
+        "--html", metavar="FILE", help="also write a report for a browser: one file, no network"
+    )
+    parser.add_argument(
+        "--perfetto", metavar="FILE", help="also write memory over the order for ui.perfetto.dev"
+    )
+
+
+def check_outputs(options: argparse.Namespace) -> None:
+    """Refuse any file that the options name and that exists, before the work begins.
+
+    Raises:
+        OutputError: It exists and --force is not given, or its directory does not exist.
+    """
+    for name in ("output", "save", "html", "perfetto"):
+        check_writable(getattr(options, name, None), force=options.force)
+
+
+def finish(
+    options: argparse.Namespace, result: Any, text: str, data: Mapping[str, Any] | None = None
+) -> None:
+    """Write the reports that the options ask for, then `text` or, with --json, the result's data.
+
+    Args:
+        result: what a command found; has `picture()` and `to_json()`.
+        data: more data for --json, or other data than the result's own.
+    """
+    from recoup._progress import Progress
+    from recoup._report.picture import Picture
+    from recoup._report.reported import FORMATS, Reported
+
+    wanted = {name: path for name in ("html", "perfetto") if (path := getattr(options, name, None))}
+    picture: Picture | None = None
+    if wanted or (options.json and isinstance(result, Reported)):
+        with Progress() as progress:
+            progress.stage("drawing the report")
+            picture = result.picture()
+    for name, path in wanted.items():
+        assert picture is not None
+        write_file(path, FORMATS[name](picture), force=options.force)
+        print(f"recoup: wrote {path}", file=sys.stderr)
+    if not options.json:
+        emit(options, text, None)
+        return
+    found = dict(as_data(result) if data is None else data)
+    if picture is not None:
+        drawn = picture.to_dict()
+        # decisions and residuals are in the result's own data
+        found["report"] = {k: drawn[k] for k in ("headline", "figures", "strips", "curve", "arenas", "notes")}
+    emit(options, text, found)
 
 
 def emit(options: argparse.Namespace, text: str, data: Any) -> None:

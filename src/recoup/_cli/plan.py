@@ -4,8 +4,9 @@ The numbers are predictions; `recoup fit` compiles the plan and has the compiler
 """
 
 import argparse
+from typing import Any
 
-from recoup._cli.output import add_output, as_data, check_writable, emit
+from recoup._cli.output import add_output, add_report, as_data, check_outputs, finish
 from recoup._cli.target import add_target, load_target
 
 SUMMARY = "plan a step into a budget (traces and solves only)"
@@ -28,7 +29,7 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--donate",
         metavar="0,1",
-        type=_indices,
+        type=indices,
         default=(),
         help="positions of arguments whose memory the step may reuse for its results",
     )
@@ -43,26 +44,42 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
 def configure(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     add_planning(parser)
+    parser.add_argument(
+        "--advise", action="store_true", help="also say which functions to wrap by hand to come closest"
+    )
+    add_report(parser)
     add_output(parser)
 
 
-def run(options: argparse.Namespace) -> int:
+def planned(options: argparse.Namespace, how: str) -> Any:
+    """What `recoup.plan` or `recoup.fit` (named by `how`) returns for the options; its plan stored if
+    asked."""
     from recoup._budget import parse_budget
 
     budget = parse_budget(options.budget)
-    check_writable(options.output, force=options.force)
-    check_writable(options.save, force=options.force)
+    check_outputs(options)
     step, args = load_target(options.target)
     import recoup
 
-    plan = recoup.plan(
+    found = getattr(recoup, how)(
         step, *args, budget=budget.text, donate_argnums=options.donate, regions=options.regions
     )
     if options.save is not None:
+        plan = found if how == "plan" else found.plan
         plan.save(options.save, force=options.force)
-    emit(options, str(plan), as_data(plan) if options.json else None)
+    return found
+
+
+def run(options: argparse.Namespace) -> int:
+    plan = planned(options, "plan")
+    if not options.advise:
+        finish(options, plan, str(plan))
+        return 0
+    advice = plan.advise()
+    data = as_data(plan) | {"advice": as_data(advice)} if options.json else None
+    finish(options, plan, f"{plan}\n\n{advice}", data)
     return 0
 
 
-def _indices(text: str) -> tuple[int, ...]:
+def indices(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))

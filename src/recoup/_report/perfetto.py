@@ -59,6 +59,6 @@ def _strip(strip: Strip, pid: int, events: list[dict[str, Any]]) -> None:
     for number, b in enumerate(strip.buffers):
         ids: dict[str, Any] = {"cat": b.role, "id": f"{pid}.{number}", "tid": OPERATIONS}
         name = f"{b.value} {b.op}"
-        args: dict[str, Any] = {"bytes": b.bytes, "line": b.source, "layer": b.part, "role": b.role}
-        event("b", name, b.first, **ids, args=args)
+        about: dict[str, Any] = {"bytes": b.bytes, "line": b.source, "layer": b.part, "role": b.role}
+        event("b", name, b.first, **ids, args=about)
         event("e", name, b.last + 1, **ids)

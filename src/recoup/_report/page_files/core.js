@@ -25,18 +25,20 @@ function bytes(size) {
   return `${value.toFixed(size_ < 9.995 ? 2 : size_ < 99.95 ? 1 : 0)} ${unit}`;
 }
 function percent(share, signed) {
-  const value = share * 100, digits = value !== 0 && Math.abs(value) < 0.095 ? 2 : 1;
-  return `${signed && value >= 0 ? "+" : ""}${value.toFixed(digits)} %`;
+  const value = share * 100, near = Math.abs(value);
+  if (near > 0 && near < 0.005) return "< 0.01 %";
+  return `${signed && value >= 0 ? "+" : ""}${value.toFixed(near === 0 ? 0 : near < 0.95 ? 2 : 1)} %`;
 }
 const count = (n) => n.toLocaleString("en-US");
 const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 
-// "dir/deep/model.py:42 (block)" as people say it: the file, its line, the function
+// "dir/deep/model.py:42 (make.<locals>.block)" as people say it: the file, its line, the function
 function place(source) {
   const at = source.lastIndexOf(" (");
   const where = at > 0 ? source.slice(0, at) : source;
   const file = where.replaceAll("\\", "/").split("/").pop();
-  return file ? file + (at > 0 ? source.slice(at) : "") : "";
+  const name = at > 0 ? source.slice(at + 2, -1).split(".<locals>.").pop() : "";
+  return file && file + (name && ` (${name})`);
 }
 const line = (source) => h("span", { class: "mono", title: source }, place(source) || "—");
 

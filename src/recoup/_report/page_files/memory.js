@@ -40,7 +40,7 @@ function groupsOf(strips, by) {
   const ranked = [...weight].sort((a, b) => b[1] - a[1]).map(([name]) => name);
   const named = ranked.length > PALETTE.length ? ranked.slice(0, PALETTE.length - 1) : ranked;
   const groups = named.map((name, i) => ({ key: name, name, color: PALETTE[i], hatched: false }));
-  if (ranked.length > named.length) groups.push({ key: null, name: `${plural(ranked.length - named.length, "more")}`, color: "--rest", hatched: false });
+  if (ranked.length > named.length) groups.push({ key: null, name: `${count(ranked.length - named.length)} more`, color: "--rest", hatched: false });
   return groups;
 }
 
@@ -171,12 +171,14 @@ class Plot {
       s("text", { x: m.left, y: this.height - 3 }, "first operation"),
       s("text", { x: right, y: this.height - 3, "text-anchor": "end" }, `last of ${count(strip.ops.length)}`));
     const peak = strip.totals[strip.peak], px = this.x(strip.peak + .5), side = px > this.width * .62 ? "end" : "start", dx = side === "end" ? -7 : 7;
+    // labels stand where the picture is lower: at its beginning or at its end
+    const edge = Math.ceil(strip.ops.length / 4), highest = (list) => list.reduce((a, b) => Math.max(a, b), 0);
+    const lower = highest(strip.totals.subarray(0, edge)) <= highest(strip.totals.subarray(strip.ops.length - edge, strip.ops.length));
     const rule = (size, kind, text, under) => {
       if (!size || size > view.most) return;
-      // a label keeps away from the peak's
-      const left = side === "end", y = this.y(size);
+      const y = this.y(size), left = Math.abs(y - this.y(peak)) < 18 ? px > this.width / 2 : lower;
       parts.push(s("line", { class: kind, x1: m.left, x2: right, y1: y, y2: y }),
-        s("text", { class: `halo ${kind}`, x: left ? m.left + 6 : right - 4, y: under ? y + 14 : y - 5, "text-anchor": left ? "start" : "end" }, `${text} ${bytes(size)}`));
+        s("text", { class: under ? kind : `halo ${kind}`, x: left ? m.left + 6 : right - 4, y: under ? y + 15 : y - 5, "text-anchor": left ? "start" : "end" }, `${text} ${bytes(size)}`));
     };
     rule(data.budget, "budget", "budget", false);
     rule(data.bound, "bound", "no plan is below", true);
@@ -208,7 +210,7 @@ class MemoryView {
     const options = [["role", "Why it is there"], ["part", "Layer"], ["source", "Source line"]];
     section("Memory over the program's order",
       h("span", {}, strips.length > 1 ? "The step as it is beside the planned one, on one scale. " : "", "Point, tap or use ", h("kbd", {}, "←"), " ", h("kbd", {}, "→"), " to see who is alive; ",
-        h("kbd", {}, "P"), " goes to the peak."),
+        h("kbd", {}, "P"), " goes to the peak. The ribbon below shows which phase runs."),
       h("div", { class: "bar" }, segments("Stack by", options, this.by, (by) => this.regroup(by))),
       this.legend,
       h("div", { class: "strips" + (strips.length === 1 ? " one" : "") }, this.plots.map((plot) => h("div", { class: "strip" },
@@ -281,15 +283,15 @@ class MemoryView {
     const meter = (size, group) => h("span", { class: "meter" }, h("i", { class: group.hatched ? "swatch hatched" : "", style: `width:${(100 * size / most).toFixed(1)}%;border-radius:0;background-color:var(${group.color})` }));
     const body = sorted.slice(0, 80).map((b) => h("tr", {
       onpointerenter: () => { this.life = b; this.active.annotate(); }, onpointerleave: () => { this.life = null; this.active.annotate(); },
-    }, h("td", { class: "num" }, bytes(b.size)), h("td", { class: "tight" }, meter(b.size, b.group)), h("td", { class: "code" }, b.count > 1 ? `${b.count} × ${b.value}` : b.value),
+    }, h("td", { class: "num" }, bytes(b.size)), h("td", { class: "tight wide" }, meter(b.size, b.group)), h("td", { class: "code" }, b.count > 1 ? `${b.count} × ${b.value}` : b.value),
       h("td", {}, b.op), h("td", {}, line(b.source)), h("td", { class: "wide" }, h("span", { class: "tag" }, swatch({ color: `--${b.role}`, hatched: b.role === "recomputed" }), ROLES[b.role][0].toLowerCase())),
       h("td", { class: "num wide" }, b.first === b.last ? `${b.first + 1}` : `${b.first + 1}–${b.last + 1}`)));
-    if (strip.fixed) body.push(h("tr", {}, h("td", { class: "num" }, bytes(strip.fixed)), h("td", {}, meter(strip.fixed, { color: "--fixed" })), h("td", { colspan: 3 }, "arguments, results, constants"), h("td", { class: "wide" }, "always there"), h("td", { class: "num wide" }, `1–${strip.ops.length}`)));
+    if (strip.fixed) body.push(h("tr", {}, h("td", { class: "num" }, bytes(strip.fixed)), h("td", { class: "wide" }, meter(strip.fixed, { color: "--fixed" })), h("td", { colspan: 3 }, "arguments, results, constants"), h("td", { class: "wide" }, "always there"), h("td", { class: "num wide" }, `1–${strip.ops.length}`)));
     const rest = sorted.slice(80).reduce((sum, b) => sum + b.size, 0);
     if (rest) body.push(h("tr", {}, h("td", { class: "num" }, bytes(rest)), h("td", { colspan: 6 }, `${count(sorted.length - 80)} smaller rows`)));
     const head = (name, extra) => h("th", { scope: "col", class: extra }, h("span", {}, name));
     const scroll = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Who is alive" }, h("table", {},
-      h("thead", {}, h("tr", {}, head("Bytes", "num"), head(""), head("Value"), head("Made by"), head("Line"), head("Why", "wide"), head("Alive", "num wide"))), h("tbody", {}, body)));
+      h("thead", {}, h("tr", {}, head("Bytes", "num"), head("", "wide"), head("Value"), head("Made by"), head("Line"), head("Why", "wide"), head("Alive", "num wide"))), h("tbody", {}, body)));
     this.panel.replaceChildren(
       h("h3", {}, `${strip.title}: ${bytes(strip.totals[at])} alive at operation ${count(at + 1)} of ${count(strip.ops.length)}${at === strip.peak ? ", the peak" : ""}`),
       h("p", {}, `It runs ${op.name}`, op.phase !== "other" ? ` (${op.phase})` : "", op.source ? [" at ", line(op.source)] : "", "."), scroll);

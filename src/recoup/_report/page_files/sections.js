@@ -92,11 +92,11 @@ const WORDS = { keep: "kept", recompute: "recomputed", offload: "offloaded" };
 function explained(d) {
   const from = d.source ? [" at ", line(d.source)] : "", use = d.use ? [" ", h("b", {}, d.use), d.use_source ? [" at ", line(d.use_source)] : ""] : " a later use";
   const what = [h("span", { class: "mono" }, d.value), d.name ? ` “${d.name}”` : "", " from ", h("b", {}, d.op), from];
-  if (d.action !== "recompute") return h("div", {}, what, ` is ${WORDS[d.action] || d.action} for`, use, d.bytes ? `. It holds ${bytes(d.bytes)}${d.count > 1 ? ` in ${count(d.count)} values` : ""}.` : ".", d.scope ? h("div", { class: "mono" }, d.scope) : "");
+  const scope = /^[()/]*(transpose|jvp|[()/])*$/.test(d.scope) ? "" : h("div", { class: "mono" }, d.scope);
+  if (d.action !== "recompute") return h("div", {}, what, ` is ${WORDS[d.action] || d.action} for`, use, d.bytes ? `. It holds ${bytes(d.bytes)}${d.count > 1 ? ` in ${count(d.count)} values` : ""}.` : ".", scope);
   return h("div", {}, what, " is computed again for", use, d.count > 1 ? `, ${plural(d.count, "time")}. ` : ". ",
     d.recipe.length ? ["Recipe: ", h("span", { class: "mono" }, d.recipe.join(" ← ")), d.inputs.length ? [", from ", h("span", { class: "mono" }, d.inputs.join(", "))] : "", ". "] : "",
-    d.bytes ? `Saves ${bytes(d.bytes)}. ` : "On the way to other values; nothing is saved by it alone. ", `Costs ${count(Math.round(d.flops))} floating-point operations.`,
-    d.scope ? h("div", { class: "mono" }, d.scope) : "");
+    d.bytes ? `Saves ${bytes(d.bytes)}. ` : "On the way to other values; nothing is saved by it alone. ", `Costs ${count(Math.round(d.flops))} floating-point operations.`, scope);
 }
 
 function decisions() {
