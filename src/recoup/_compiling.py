@@ -93,9 +93,6 @@ class Fitted(Reported):
                 "shapes and dtypes, or fit again (recoup.jit does so at the first call of each signature)"
             ) from error
 
-    def __repr__(self) -> str:
-        return result if finish is None else finish(result)
-
     def picture(self) -> Picture:
         """What `report` shows."""
         # reads a Fitted, so it cannot be imported before this class is there
