@@ -69,8 +69,9 @@ class Fitted(Reported):
         *,
         unplanned_memory: CompiledMemory | None = None,
         compiles: int = 1,
+        adapted: bool = False,
     ):
-        self._step, self._statics = step, statics
+        self._step, self._statics, self._adapted = step, statics, adapted
         self.plan, self.memory, self.compiled, self.fun = plan, memory, compiled, fun
         self.unplanned_memory, self.compiles = unplanned_memory, compiles
         self.__name__ = getattr(step, "__name__", "step")
@@ -82,16 +83,18 @@ class Fitted(Reported):
         Raises:
           SignatureError: the arguments do not match those that the step was fitted for.
         """
-        if self._statics != ((), ()):
+        finish = None
+        if self._adapted or self._statics != ((), ()):
             bound = bind_static(self._step, args, kwargs, *self._statics)
-            args, kwargs = bound.args, bound.kwargs
+            args, kwargs, finish = bound.args, bound.kwargs, bound.finish
         try:
-            return self.compiled(*args, **kwargs)
+            result = self.compiled(*args, **kwargs)
         except TypeError as error:
             raise SignatureError(
                 f"{self.__name__} was fitted for other arguments: {error}. Pass arrays of the fitted "
                 "shapes and dtypes, or fit again (recoup.jit does so at the first call of each signature)"
             ) from error
+        return result if finish is None else finish(result)
 
     def picture(self) -> Picture:
         """What `report` shows."""
@@ -131,14 +134,14 @@ class Compiler:
         self.statics = (static, names)
         self.call = (args, kwargs, donate)
         bound = bind_static(step, args, kwargs, static, names)
-        self.args, self.kwargs = bound.args, bound.kwargs
+        self.args, self.kwargs, self.adapted = bound.args, bound.kwargs, bound.adapted
         self.jit_options: dict[str, Any] = {
             "donate_argnums": tuple(i for i, p in enumerate(bound.positions) if p in donate)
         }
         if in_shardings is not None:
             self.jit_options["in_shardings"] = in_shardings
         if out_shardings is not None:
-            self.jit_options["out_shardings"] = out_shardings
+            self.jit_options["out_shardings"] = bound.out_shardings(out_shardings)
         self.options = _compiler_options(options)
         self.count = 0
 
@@ -186,6 +189,7 @@ class Compiler:
             self.statics,
             unplanned_memory=unplanned,
             compiles=self.count,
+            adapted=self.adapted,
         )
 
 

@@ -1,0 +1,20 @@
+"""Whole training steps of real libraries, unmodified: certified within each budget, and equal to plain."""
+
+import jax
+import pytest
+
+from benchmarks.frameworks import CASES, Case, run
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.target)
+@pytest.mark.filterwarnings("default")  # libraries' own
+def test_step(case: Case) -> None:
+    if reason := case.missing():
+        pytest.skip(reason)
+    with jax.numpy_dtype_promotion("standard"):  # the libraries' own code promotes
+        rows = run(case)
+    for row in rows:
+        assert row.certified, row
+        assert row.compiled_bytes < row.plain_bytes, row
+        assert row.ulps < 64, row
+        assert 0.9 < row.predicted_bytes / row.compiled_bytes < 1.25, row
