@@ -194,7 +194,9 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
     # Half a percent below the estimate is within its error, and the compiler has the last word.
     scale, start = 0.995 * share, 1
     tried: list[tuple[Step, int]] = []
-    while compiler.count < max_compiles:
+    # The model may be wrong about the plain step too: near the budget, the last compilation is for that one.
+    near = plain.prediction.low.total_bytes <= 1.15 * limit + 2**16
+    while compiler.count < max(1, max_compiles - (near and first is None)):
         at = ladder.first_within(limit, scale, start)
         if at is None:
             at = ladder.steps.index(ladder.lowest())
@@ -216,9 +218,8 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
         tried.append((rung, total))
         scale = max(scale, total / rung.prediction.estimate.total_bytes)
         start = at + 1
-    near = plain.prediction.low.total_bytes <= 1.5 * limit + 2**16
     if first is None and compiler.count < max_compiles and near:
-        # The model may be wrong about the plain step too, and a budget that plain meets is never refused.
+        # A budget that plain meets is never refused.
         first = compile_plain()
         if first[1].total_bytes <= limit:
             return compiler.fitted(explained(plain), *first, unplanned=unplanned)
