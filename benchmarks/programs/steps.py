@@ -6,6 +6,7 @@ on every Python and JAX.
 
 import functools
 import linecache
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -118,8 +119,10 @@ def _step(whole: Whole) -> tuple[str, tuple[int, ...]]:
     w = Writer(whole)
     for _ in range(1 + c.below(whole.size.statements)):
         statement(w)
-    loss = [_term(v) for v in w.values if v.floating]
-    used = loss[-1:] if c.below(3) else loss[-4:]
+    # most of what nothing reads goes into the loss; the rest is dead code
+    text = "\n".join(w.lines)
+    loose = [v for v in w.values if v.floating and not re.search(rf"\b{v.name}\b(?! =|,.* =)", text)]
+    used = [_term(v) for v in loose if v is w.values[-1] or not c.chance(25)]
     aux = [v.name for v in w.values if c.below(10) == 9]
     wanted = [v for v in whole.arguments if v.floating and c.below(4)]
     body = [*w.lines, f"loss = {' + '.join(used) or 'jnp.float32(0)'}"]

@@ -209,6 +209,13 @@ def _may_overwrite(b: Buffer, o: Buffer | None, operand: Node) -> bool:
     return o is not None and o.nbytes == b.nbytes and o.end == b.start and overwrites(b.node, operand)
 
 
+def behind_barriers(x: Node) -> Node:
+    """What a barrier's result is; barriers are gone when buffers are assigned."""
+    while x.op == "gte" and x.operands[0].op == "barrier":
+        x = x.operands[0].operands[x.attrs]
+    return x
+
+
 def _write_over(c: Computation) -> None:
     """In-place reuse among temporaries: a buffer takes over that of an operand which dies in it."""
     buffers, order = c.buffers, c.order
@@ -218,7 +225,7 @@ def _write_over(c: Computation) -> None:
         if b is None or b.place is not None or b.handed or node.attrs == "kept":
             continue
         for x in node.operands:
-            o = c.find(x)
+            o = buffers.get(id(behind_barriers(x)))
             if o is None or o.place is not None or o.handed or id(o) in taken:
                 continue
             if _may_overwrite(b, o, x):
@@ -229,6 +236,7 @@ def _write_over(c: Computation) -> None:
 
 def _simulate(c: Computation) -> Arena:
     order, buffers = c.order, c.buffers
+    _branch_results(c)
     inner = {n: [_simulate(part) for part in parts] for n, parts in c.inside.items()}
     _write_over(c)
     last = len(order)
@@ -271,6 +279,18 @@ def _simulate(c: Computation) -> Arena:
     alive = [b for b in kept if b.start <= at and (at < b.end or (at == b.end and id(b) not in overtaken))]
     arena.alive = sorted([(b.node, b.nbytes) for b in alive], key=lambda p: -p[1])
     return arena
+
+
+def _branch_results(c: Computation) -> None:
+    """A conditional's result exists from where a branch writes it: until then it is the branch's own."""
+    for b in c.buffers.values():
+        if b.node.op != "gte" or b.node.operands[0].op != "conditional" or b.place is not None:
+            continue
+        b.start = min(b.start + 1, len(c.order) - 1)
+        for part in c.inside[id(b.node.operands[0])]:
+            inner = part.find(part.g.outputs[b.node.attrs])
+            if inner is not None and inner.place == "result":
+                inner.place = None
 
 
 def _use_results(found: list[Buffer], results: list[Buffer], arguments: dict[int, Buffer]) -> None:

@@ -127,8 +127,12 @@ def insert_copies(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
             elif late(param, d, users, place):
                 copy = _copy(param)
                 copy.users = list(param.users)
-                for u in users[id(param)]:
+                readers = users[id(param)]
+                for u in readers:
                     _read_copy(u, param, copy)
+                if not body and not any(u is d or precede([u], d, place) for u in readers):
+                    # nothing makes the new value wait for the copy: it is moved in when both are there
+                    g.outputs[k] = _copy(x)
         elif d.op in ("constant", "parameter") or id(d) in taken:
             g.outputs[k] = _copy(x)
         taken.add(id(d))

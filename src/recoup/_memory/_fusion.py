@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Any
 
-from recoup._memory._graph import Graph, Node, post_order
+from recoup._memory._graph import Graph, Node, post_order, remove_user
 from recoup._memory._tables import ELEMENTWISE, EXPENSIVE, LOOP_FUSIBLE, REUSES, Tables
 
 NOT_FUSIBLE = frozenset(
@@ -159,7 +159,7 @@ class Fuser:
         if last <= 0 or node.attrs != last:
             return False
         columns = node.shape[last]
-        row_bytes = columns * (node.nbytes // node.size)
+        row_bytes = columns * (node.nbytes // max(1, node.size))
         t = self.t
         wide = columns >= t.concatenate_columns and row_bytes >= t.concatenate_row_bytes
         return wide and node.nbytes >= t.concatenate_bytes
@@ -276,16 +276,6 @@ class Fuser:
             self.outputs.discard(consumer)
         self.fixed.discard(consumer)
         return fusion
-
-
-def remove_user(x: Node, user: Node) -> None:
-    """Removes a user as the compiler does: the last one takes its place."""
-    users = x.users
-    for i, u in enumerate(users):
-        if u is user:
-            users[i] = users[-1]
-            users.pop()
-            return
 
 
 def fuse_loops(g: Graph, t: Tables) -> None:

@@ -18,6 +18,10 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 
+FOLDED_ELEMENTS = 45_000_000  # larger results are not computed by the compiler
+_UNFOLDED = frozenset({"broadcast", "reshape", "transpose", "iota", "custom-call", "opaque", "threefry"})
+
+
 class Node:
     """One instruction: an operation, its result's shape and dtype, its operands and its users."""
 
@@ -62,7 +66,14 @@ class Graph:
     def add(
         self, op: str, shape: Shape, dtype: str, operands: tuple[Node, ...] = (), attrs: Any = None
     ) -> Node:
-        """The node for this instruction: an equal one that exists, or a new one."""
+        """The node for this instruction: an equal one that exists, or a new one.
+
+        What has no elements, or is made from constant arrays, is a constant.
+        """
+        if 0 in shape:
+            op, operands, attrs = "constant", (), None
+        elif operands and op not in _UNFOLDED and _all_constant(operands) and prod(shape) <= FOLDED_ELEMENTS:
+            return self.new("constant", shape, dtype)
         key = (op, shape, dtype, tuple([o.id for o in operands]), attrs)
         node = self._seen.get(key)
         if node is None:
@@ -100,11 +111,31 @@ class Graph:
         self.nodes = [p for p in self.params if id(p) not in seen] + self.nodes
         link(self)
 
+    def reorder(self) -> None:
+        """As `prune`, but users that are there already keep their order."""
+        alive = post_order(self.outputs)
+        seen = set(map(id, alive))
+        self.nodes = [p for p in self.params if id(p) not in seen] + alive
+        relink(self)
+
     def renumber(self) -> None:
         """Orders the nodes as they are now: the compiler's module arrives in post-order."""
         for i, node in enumerate(self.nodes):
             node.id = i
         link(self)
+
+
+def _all_constant(operands: tuple[Node, ...]) -> bool:
+    """Whether all are constants or spread from constants, and one is an array."""
+    whole = False
+    for x in operands:
+        if x.op == "broadcast":
+            x = x.operands[0]
+        elif x.op == "constant" and x.shape:
+            whole = True
+        if x.op != "constant":
+            return False
+    return whole
 
 
 def post_order(outputs: list[Node]) -> list[Node]:
@@ -157,3 +188,13 @@ def link(graph: Graph) -> None:
             if operand is not last and (not operand.users or operand.users[-1] is not node):
                 operand.users.append(node)
             last = operand
+
+
+def remove_user(x: Node, user: Node) -> None:
+    """Removes a user as the compiler does: the last one takes its place."""
+    users = x.users
+    for i, u in enumerate(users):
+        if u is user:
+            users[i] = users[-1]
+            users.pop()
+            return

@@ -8,7 +8,7 @@ are known and before loop fusion.)
 
 from collections import deque
 
-from recoup._memory._graph import Graph, Node
+from recoup._memory._graph import Graph, Node, remove_user
 from recoup._memory._rules import library_reduce
 from recoup._memory._tables import Tables
 
@@ -52,75 +52,103 @@ def _supported(node: Node, t: Tables) -> bool:
     )
 
 
+class _Group:
+    """A library fusion as it grows; lists of users change as the compiler changes them."""
+
+    def __init__(self, start: Node):
+        self.members: dict[int, Node] = {}
+        self.inputs: dict[int, Node] = {}
+        self.node = start  # replaced below
+        self.root = start
+        self.begin(start)
+
+    def begin(self, root: Node) -> None:
+        """A new fusion that ends in `root`, in its place; what was fused before moves into it."""
+        old, inputs = self.node, list(self.inputs.values())
+        fusion = Node("library", root.shape, root.dtype, [], None, root.eqn, root.id)
+        fusion.users = root.users
+        for u in root.users:
+            u.operands = [fusion if x is root else x for x in u.operands]
+        root.users = []
+        self.inputs = {}
+        self.node, self.root = fusion, root
+        self.members = {id(root): root} | self.members
+        for x in dict.fromkeys(root.operands):
+            if x is old:
+                continue
+            self.read(x)
+            remove_user(x, root)
+        for x in inputs:
+            self.read(x)
+            remove_user(x, old)
+
+    def read(self, x: Node) -> None:
+        if id(x) not in self.inputs and id(x) not in self.members:
+            self.inputs[id(x)] = x
+            x.users.append(self.node)
+
+    def absorb(self, producer: Node) -> None:
+        """Pulls in a producer that nothing else reads."""
+        self.members[id(producer)] = producer
+        self.inputs.pop(id(producer), None)
+        producer.users = []
+        for x in dict.fromkeys(producer.operands):
+            self.read(x)
+            remove_user(x, producer)
+
+
 def fuse_library(g: Graph, t: Tables) -> None:
-    """Replaces groups of nodes by `library` nodes. Needs post-order and users; leaves both to be rebuilt."""
-    taken: dict[int, list[Node]] = {}  # node -> the group it is in (a shared list; the root is group[0])
-    roots: dict[int, Node] = {}
+    """Replaces groups of nodes by `library` nodes. Needs post-order and users; keeps users, not the order."""
+    taken: set[int] = set()
     outputs = set(map(id, g.outputs))
     for node in reversed(g.nodes):
         if node.op not in _STARTS or id(node) in taken or not _supported(node, t):
             continue
-        group = {id(node): node}
-        root = node
+        group = _Group(node)
         if node.op != "dot":
-            root = _grow(group, root, taken, outputs, t)
-        members = list(group.values())
-        for m in members:
-            taken[id(m)] = members
-        inputs: list[Node] = []
-        have: set[int] = set()
-        for m in members:
-            for x in m.operands:
-                if id(x) not in group and id(x) not in have and not (x.op == "constant" and not x.shape):
-                    have.add(id(x))
-                    inputs.append(x)
-        fusion = Node(
-            "library", root.shape, root.dtype, inputs, (root.op, tuple(members), root), root.eqn, root.id
-        )
-        roots[id(root)] = fusion
-    if not roots:
-        return
-    for node in g.nodes:
-        node.operands = [roots.get(id(x), x) for x in node.operands]
-    for fusion in roots.values():
-        fusion.operands = [roots.get(id(x), x) for x in fusion.operands]
-    g.outputs = [roots.get(id(x), x) for x in g.outputs]
+            _grow(group, taken, outputs, t)
+        root, fusion = group.root, group.node
+        taken.update(group.members)
+        taken.add(id(fusion))
+        fusion.attrs = (root.op, tuple(group.members.values()), root)
+        fusion.operands = [x for x in group.inputs.values() if x.op != "constant" or x.shape]
+        if id(root) in outputs:
+            g.outputs = [fusion if x is root else x for x in g.outputs]
+            outputs.add(id(fusion))
 
 
-def _grow(
-    group: dict[int, Node], root: Node, taken: dict[int, list[Node]], outputs: set[int], t: Tables
-) -> Node:
+def _grow(group: _Group, taken: set[int], outputs: set[int], t: Tables) -> None:
     changed = True
     while changed:
         changed = False
         queue: deque[tuple[Node, bool]] = deque()
-        visited: set[int] = set(group)
+        visited: set[int] = set(group.members)
 
-        def offer(node: Node, up: bool, down: bool, queue: deque[tuple[Node, bool]] = queue,
+        def offer(operands: list[Node], users: list[Node], queue: deque[tuple[Node, bool]] = queue,
                   visited: set[int] = visited) -> None:  # fmt: skip
-            if up:
-                for x in node.operands:
-                    if id(x) in visited or id(x) in taken or id(x) in outputs:
-                        continue
-                    if all(id(u) in group for u in x.users):
-                        queue.append((x, True))
-                        visited.add(id(x))
-            if down and len(node.users) == 1 and id(node) not in outputs:
-                user = node.users[0]
+            for x in operands:
+                if id(x) in visited or id(x) in taken or id(x) in outputs:
+                    continue
+                if all(u is group.node for u in x.users):
+                    queue.append((x, True))
+                    visited.add(id(x))
+            if len(users) == 1 and id(group.root) not in outputs:
+                user = users[0]
                 if id(user) not in visited and id(user) not in taken:
                     queue.append((user, False))
                     visited.add(id(user))
 
-        for m in list(group.values()):
-            offer(m, True, False)
-        offer(root, False, True)
+        for m in list(group.members.values()):
+            offer(m.operands, [])
+        offer([], group.node.users)
         while queue:
             x, up = queue.popleft()
             if not _supported(x, t) or x.op in ("parameter", "constant"):
                 continue
-            group[id(x)] = x
             changed = True
-            if not up:
-                root = x
-            offer(x, up, not up)
-    return root
+            if up:
+                group.absorb(x)
+                offer(x.operands, [])
+            else:
+                group.begin(x)
+                offer([], group.node.users)

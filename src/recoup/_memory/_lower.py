@@ -171,13 +171,13 @@ class Lowering:
 ELEMENTWISE = {
     "add": "add", "add_any": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "max": "maximum",
     "min": "minimum", "pow": "power", "rem": "remainder", "and": "and", "or": "or", "xor": "xor", "not":
-    "not", "neg": "negate", "exp": "exponential", "log": "log", "exp2": "exp2", "log1p": "log1p", "expm1":
+    "not", "neg": "negate", "log": "log", "exp2": "exp2", "log1p": "log1p", "expm1":
     "expm1", "tanh": "tanh", "sin": "sine", "cos": "cosine", "tan": "tan", "sqrt": "sqrt", "rsqrt": "rsqrt",
     "cbrt": "cbrt", "erf": "erf", "abs": "abs", "sign": "sign", "floor": "floor", "ceil": "ceil", "round":
     "round", "is_finite": "is-finite", "atan2": "atan2", "clamp": "clamp", "population_count": "popcnt",
     "clz": "clz", "shift_left": "shift-left", "shift_right_logical": "shift-right",
     "shift_right_arithmetic": "shift-right", "nextafter": "nextafter", "reduce_precision":
-    "reduce-precision", "real": "real", "imag": "imag", "complex": "complex", "conj": "conj", "asin":
+    "reduce-precision", "complex": "complex", "conj": "conj", "asin":
     "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh", "asinh": "asinh", "acosh":
     "acosh", "atanh": "atanh",   "lgamma": "lgamma", "digamma":
     "digamma", "bessel_i0e": "bessel", "bessel_i1e": "bessel", "igamma": "igamma", "igammac": "igamma",

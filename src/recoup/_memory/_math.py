@@ -64,6 +64,40 @@ def _erf_inv(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     return [rules.convert(g, _op(g, "select", edge, large, _op(g, "multiply", p, x)), xs[0].dtype)]
 
 
+@rule("exp")
+def _exp(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    x = xs[0]
+    if not x.dtype.startswith("complex"):
+        return [low.map("exponential", eqn, xs)]
+    # exp(a) cos b, exp(a) sin b; where exp(a) overflows, exp(a/2) twice
+    g = low.g
+    a, b = _part(g, x, "real"), _part(g, x, "imag")
+    whole, half = _op(g, "exponential", a), _op(g, "exponential", _op(g, "multiply", a, _const(g, 0.5, a)))
+    infinite = _op(g, "compare", whole, _const(g, float("inf"), a), attrs="EQ")
+    parts = []
+    for turn in ("cosine", "sine"):
+        t = _op(g, turn, b)
+        careful = _op(g, "multiply", _op(g, "multiply", half, t), half)
+        parts.append(_op(g, "select", infinite, careful, _op(g, "multiply", whole, t)))
+    real_line = _op(g, "compare", b, _const(g, 0.0, b), attrs="EQ")
+    parts = [
+        _op(g, "select", real_line, whole, parts[0]),
+        _op(g, "select", real_line, _const(g, 0.0, b), parts[1]),
+    ]
+    return [rules.elementwise(g, "complex", x.dtype, tuple(parts))]
+
+
+def _part(g: Graph, x: Node, which: str) -> Node:
+    if x.op == "complex":
+        return x.operands[which == "imag"]
+    return rules.elementwise(g, which, "float64" if x.dtype == "complex128" else "float32", (x,))
+
+
+@rule("real", "imag")
+def _real(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    return [_part(low.g, xs[0], eqn.primitive.name)]
+
+
 @rule("bitcast_convert_type")
 def _bitcast_convert(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     shape, dtype = full_shape(eqn.outvars[0].aval)

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from recoup import _compat
-from recoup._memory import _control, _math, _random, _shapes, _special
+from recoup._memory import _bounded, _control, _math, _random, _shapes, _special
 from recoup._memory._allocate import Arena, allocate
 from recoup._memory._copies import definer, insert_copies
+from recoup._memory._dead import drop_dead
 from recoup._memory._fusion import fuse_loops
 from recoup._memory._graph import ITEM_BYTES, Graph, Node
 from recoup._memory._heap import heap_bytes
@@ -27,7 +28,7 @@ from recoup._memory._results import Life, Live, MemoryBytes, Point, Prediction
 from recoup._memory._schedule import breadth_first
 from recoup._memory._tables import SLACK, Tables, tables
 
-_LOADED = (_control, _math, _random, _shapes, _special)  # they register their rules
+_LOADED = (_bounded, _control, _math, _random, _shapes, _special)  # they register their rules
 POINTER_BYTES = 8  # several results come with a table of pointers
 
 
@@ -62,7 +63,7 @@ def _optimize(g: Graph, t: Tables) -> None:
     assign_layouts(g)
     g.prune()
     fuse_library(g, t)
-    g.prune()
+    g.reorder()
     fuse_loops(g, t)
 
 
@@ -103,9 +104,10 @@ def predict(
     if backend != "cpu":
         lowering.opaque[f"backend {backend} (rules unverified)"] = None
     g = lowering.g
-    read = {v for e in inner.eqns for v in e.invars if not hasattr(v, "val")}
-    read.update(v for v in inner.outvars if not hasattr(v, "val"))
-    arguments = sum(_aval_bytes(v.aval) for v in inner.invars if v in read)
+    # what no result depends on is not passed to the compiled program at all
+    _, used = _compat.dce_open(inner, [True] * len(inner.outvars))
+    arguments = sum(_aval_bytes(v.aval) for v, u in zip(inner.invars, used, strict=True) if u)
+    donated = [d and u for d, u in zip(donated, used, strict=False)]
     outputs = sum(_aval_bytes(v.aval) for v in inner.outvars)
     if len(inner.outvars) > 1:
         outputs += POINTER_BYTES * len(inner.outvars)
@@ -113,6 +115,7 @@ def predict(
     aliases = _match_donations(inner, donated)
     aliased = sum(_aval_bytes(inner.outvars[k].aval) for k in aliases)
 
+    drop_dead(g)
     _optimize(g, tables(_compat.JAX_VERSION))
     _copy_all(g, body=False, aliases=aliases)
     arenas = [_arena(g, reverse=bool(i % 2), donated=aliases) for i in range(max(1, orders))]
@@ -147,6 +150,7 @@ def buffers(jaxpr: Any) -> list[tuple[bool, ...]]:
     """
     lowering = _lower(jaxpr, barriers_hold=True)
     g = lowering.g
+    drop_dead(g)
     _optimize(g, tables(_compat.JAX_VERSION))
     written = set()
     for node in g.nodes:

@@ -299,6 +299,11 @@ def _simplify(g: Graph, op: str, dtype: str, args: tuple[Node, ...], shape: Shap
         return g.scalar(_FOLD[op](va, vb), shape, dtype)
     if va is not None and op in _COMMUTE:
         a, b, va, vb = b, a, vb, va
+    if op == "multiply" and a.op == b.op == "multiply":  # constant arrays move outwards, into one
+        c, d = a.operands[-1], b.operands[-1]
+        if c.op == d.op == "constant" and c.shape == d.shape == shape:
+            inner = elementwise(g, op, dtype, (a.operands[0], b.operands[0]))
+            return elementwise(g, op, dtype, (inner, g.add(op, shape, dtype, (c, d))))
     if op == "multiply":  # a factor made from a mask selects
         for mask, other in ((a, b), (b, a)):
             if mask.op == "convert" and mask.operands[0].dtype == "bool":

@@ -1,5 +1,6 @@
 """From a jaxpr to the small graph: operations that shape, move, reduce and multiply."""
 
+from math import prod
 from typing import Any
 
 from recoup import _compat
@@ -42,6 +43,9 @@ REDUCE = {"reduce_sum": "add", "reduce_max": "maximum", "reduce_min": "minimum",
 def _reduce(kind: str) -> Rule:
     def lower(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
         dims = squeezed_dims(eqn.params["axes"], tuple(eqn.invars[0].aval.shape))
+        if not xs[0].size:
+            out, dtype = full_shape(eqn.outvars[0].aval)
+            return [low.g.scalar(0, squeeze(out), dtype)]
         return [rules.reduce(low.g, xs[0], dims, kind)]
 
     return lower
@@ -67,6 +71,8 @@ def _dot(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     (lc, rc), (lb, rb) = eqn.params["dimension_numbers"]
     ls, rs = tuple(eqn.invars[0].aval.shape), tuple(eqn.invars[1].aval.shape)
     dtype = eqn.outvars[0].aval.dtype.name
+    if not xs[0].size or not xs[1].size:
+        return [low.g.scalar(0, squeeze(tuple(eqn.outvars[0].aval.shape)), dtype)]
     contract = (squeezed_dims(lc, ls), squeezed_dims(rc, rs))
     batch = (squeezed_dims(lb, ls), squeezed_dims(rb, rs))
     return [products.dot(low.g, xs[0], xs[1], contract, batch, dtype)]
@@ -75,9 +81,19 @@ def _dot(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 @rule("concatenate")
 def _concatenate(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     out = full_shape(eqn.outvars[0].aval)[0]
+    xs = [x for x in xs if x.nbytes] or xs[:1]
     if len(xs) == 1:
         return [xs[0]]
     dim = sum(1 for s in out[: eqn.params["dimension"]] if s != 1)
+    return [rules.data(low.g, "concatenate", squeeze(out), xs[0].dtype, xs, dim)]
+
+
+@rule("stack")
+def _stack(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    out = full_shape(eqn.outvars[0].aval)[0]
+    if len(xs) == 1 or not prod(out):
+        return [rules.reshape(low.g, xs[0], squeeze(out))]
+    dim = sum(1 for s in out[: eqn.params["axis"]] if s != 1)
     return [rules.data(low.g, "concatenate", squeeze(out), xs[0].dtype, xs, dim)]
 
 
@@ -87,6 +103,8 @@ def _pad(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     if all(tuple(c) == (0, 0, 0) for c in config):
         return [xs[0]]
     shape = squeeze(tuple(eqn.outvars[0].aval.shape))
+    if not xs[0].size:
+        return [rules.broadcast(low.g, xs[1], shape, ())]
     return [rules.data(low.g, "pad", shape, xs[0].dtype, xs, tuple([tuple(c) for c in config]))]
 
 

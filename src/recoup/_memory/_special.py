@@ -43,6 +43,8 @@ def _gather(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     order = [*batch, *offset]
     ordered = tuple([out[d] for d in order])
     spread = rules.reshape(low.g, got, squeeze(ordered + extra))
+    if spread is got and dn.collapsed_slice_dims:  # it keeps them, as dimensions of size 1
+        spread = low.g.add("reshape", got.shape, got.dtype, (got,))
     return [_reorder(low, spread, ordered, tuple([order.index(d) for d in range(len(order))]))]
 
 
@@ -52,6 +54,8 @@ def _scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     dn = p["dimension_numbers"]
     attrs = (eqn.primitive.name, str(dn), str(p["mode"]))
     operand, indices, updates = xs
+    if not updates.size:
+        return [operand]
     if updates.dtype == "bfloat16" and not low.g.native_half:
         updates = rules.widen(low.g, updates)
     shape = tuple(eqn.invars[2].aval.shape)
@@ -62,6 +66,8 @@ def _scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     updates = rules.reshape(low.g, updates, squeeze((n, *(shape[d] for d in window))))
     if updates.op == "reshape":  # its layout is the reshape's: copied to row-major
         updates = low.g.add("copy", updates.shape, updates.dtype, (updates,))
+    elif dn.inserted_window_dims:  # they become dimensions of size 1
+        updates = low.g.add("reshape", updates.shape, updates.dtype, (updates,))
     return _one(low, "scatter", eqn, [operand, indices, updates], attrs)
 
 
@@ -72,6 +78,8 @@ def _dynamic_slice(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 
 @rule("dynamic_update_slice")
 def _dynamic_update_slice(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    if not xs[1].size:
+        return [xs[0]]
     return _one(low, "dynamic-update-slice", eqn, xs)
 
 
