@@ -1,61 +1,29 @@
 """Residuals: what reverse mode keeps from the forward pass for the backward pass, value by value.
 
 Idea: in the joint program, a residual is a value that a forward operation makes (or an argument) and a
-backward operation reads; which is which is written in the name stack by JAX's own transformations. A loop's
-residual is a stacked result; its line is that of the operation inside the body that made a row. Source:
-`jax.ad_checkpoint.print_saved_residuals`, with bytes, lines and loops.
+backward operation reads (see `_instruments.crossing`). Source: `jax.ad_checkpoint.print_saved_residuals`,
+with bytes, lines and loops.
 Limits: what the jaxpr says; the compiler may keep less (it fuses) or more (it copies): see `timeline`.
 """
 
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
 
 from recoup import _compat
-from recoup._compat import Literal
-from recoup._inline import Flat, flatten
-from recoup._program import Program
+from recoup._instruments.crossing import Residual as Residual
+from recoup._instruments.crossing import crossing, has_backward
+from recoup._instruments.reading import Reading
 from recoup._report.of_timeline import residuals_picture
 from recoup._report.picture import Picture
 from recoup._report.reported import Reported
 from recoup._report.text import format_bytes, heading, note, table
-from recoup._trace import Traced, as_names, as_numbers, bind_static, to_program, trace
-
-
-@dataclass(frozen=True)
-class Residual:
-    """A value that the backward pass reads.
-
-    Attributes:
-      bytes: its size; over all iterations inside a loop.
-      value: shape and dtype, such as "f32[8,128]".
-      kind: "computed", "argument" or "constant" (an array that the function closes over).
-      op: the operation that made it; source: the user's line; scope: the name stack; name: the argument, or a
-        name given to it.
-      needed_by: the first backward operation that reads it, and `needed_by_source`, its line.
-      iterations: of the loop that stacks it, 0 outside loops.
-      fused: whether the compiler can compute it inside its readers instead of keeping it.
-    """
-
-    bytes: int
-    value: str
-    kind: str
-    op: str
-    source: str
-    scope: str = ""
-    name: str = ""
-    needed_by: str = ""
-    needed_by_source: str = ""
-    iterations: int = 0
-    fused: bool = False
-
-    @property
-    def per_iteration_bytes(self) -> int:
-        """Bytes that one iteration adds; the size itself outside loops."""
-        return self.bytes // self.iterations if self.iterations else self.bytes
+from recoup._trace import as_names, as_numbers, bind_static, trace
 
 
 @dataclass(frozen=True)
@@ -77,9 +45,27 @@ class Residuals(Reported):
         return sum(item.bytes for item in self.items if item.kind == "computed")
 
     @property
+    def fused_bytes(self) -> int:
+        """Of the total, what the memory model expects the compiler to compute inside its readers."""
+        return sum(item.bytes for item in self.items if item.fused)
+
+    @property
     def argument_bytes(self) -> int:
         """Bytes of arguments and constants that the backward pass reads; they are there anyway."""
         return sum(item.bytes for item in self.items if item.kind != "computed")
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """The totals as `Reading`s."""
+        leaves = "what the compiler fuses away, copies or recomputes"
+        computed = "computed values that the backward pass reads, in loops over all iterations"
+        given = "arguments and constants that the backward pass reads; they are there anyway"
+        count = sum(item.kind == "computed" for item in self.items)
+        return (
+            Reading("residuals (jaxpr)", "kept", self.total_bytes, "bytes", computed, leaves),
+            Reading("residuals (jaxpr)", "values kept", count, "values", computed, leaves),
+            Reading("residuals (jaxpr)", "arguments read", self.argument_bytes, "bytes", given, leaves),
+        )
 
     def by_source(self) -> dict[str, int]:
         """Bytes of computed values by the user's line, largest first."""
@@ -91,13 +77,10 @@ class Residuals(Reported):
 
     def diff(self, other: "Residuals") -> "ResidualsDiff":
         """What this program keeps and `other` does not, and the reverse."""
-        mine, theirs = list(self.items), list(other.items)
-        for item in self.items:
-            match = next((t for t in theirs if _same(item, t)), None)
-            if match is not None:
-                mine.remove(item)
-                theirs.remove(match)
-        return ResidualsDiff(tuple(mine), tuple(theirs), self.total_bytes, other.total_bytes)
+        mine, theirs = Counter(map(_key, self.items)), Counter(map(_key, other.items))
+        return ResidualsDiff(
+            _surplus(self.items, theirs), _surplus(other.items, mine), self.total_bytes, other.total_bytes
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -106,6 +89,7 @@ class Residuals(Reported):
                 asdict(item) | {"per_iteration_bytes": item.per_iteration_bytes} for item in self.items
             ],
             "total_bytes": self.total_bytes,
+            "fused_bytes": self.fused_bytes,
             "argument_bytes": self.argument_bytes,
             "instrument": self.instrument,
         }
@@ -124,6 +108,12 @@ class Residuals(Reported):
         lines = [heading(title)]
         if computed:
             lines.append(_table(computed))
+        if self.fused_bytes:
+            lines.append(
+                note(f"{_FUSED.strip()} expected inside its readers: {format_bytes(self.fused_bytes)}")
+            )
+        if any(item.duplicate for item in computed):
+            lines.append(note(f"{_DUPLICATE.strip()} stacked a second time by the same loop"))
         given = len(self.items) - len(computed)
         if given:
             lines.append(
@@ -145,6 +135,10 @@ class ResidualsDiff:
     first_total_bytes: int
     second_total_bytes: int
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
     def __str__(self) -> str:
         lines = [
             heading(f"{format_bytes(self.first_total_bytes)} against {format_bytes(self.second_total_bytes)}")
@@ -158,21 +152,31 @@ class ResidualsDiff:
         return "\n".join(lines)
 
 
-def _same(a: Residual, b: Residual) -> bool:
-    return (a.bytes, a.value, a.kind, a.op, a.name, a.source) == (
-        b.bytes,
-        b.value,
-        b.kind,
-        b.op,
-        b.name,
-        b.source,
-    )
+_FUSED, _DUPLICATE = " ~", " ="  # marks beside an operation
+
+
+def _key(item: Residual) -> tuple[Any, ...]:
+    return item.bytes, item.value, item.kind, item.op, item.name, item.source
+
+
+def _surplus(items: Sequence[Residual], others: Mapping[Any, int]) -> tuple[Residual, ...]:
+    """The items beyond those that the other list has as well."""
+    left = dict(others)
+    found = []
+    for item in items:
+        if left.get(_key(item), 0) > 0:
+            left[_key(item)] -= 1
+        else:
+            found.append(item)
+    return tuple(found)
 
 
 def _table(items: Sequence[Residual], rows: int = 20) -> str:
     grouped: dict[tuple[str, str, str, int], list[Residual]] = {}
     for item in items:
-        grouped.setdefault((item.source or item.name, item.op, item.value, item.iterations), []).append(item)
+        mark = _FUSED * item.fused + _DUPLICATE * item.duplicate
+        key = (item.source or item.name, item.op + mark, item.value, item.iterations)
+        grouped.setdefault(key, []).append(item)
     shown = sorted(grouped.items(), key=lambda pair: -sum(i.bytes for i in pair[1]))
     body = []
     for (source, op, value, iterations), found in shown[:rows]:
@@ -206,15 +210,24 @@ def residuals(
     """
     numbers, names = as_numbers(static_argnums), as_names(static_argnames)
     traced = trace(fun, args, kwargs, static_argnums=numbers, static_argnames=names)
-    if any(_backward(str(eqn.source_info.name_stack)) for eqn in traced.flat.eqns):
-        return _crossing(traced)
+    if has_backward(traced.flat):
+        return Residuals(crossing(traced.flat, traced.program))
     bound = bind_static(fun, args, kwargs or {}, numbers, names)
     results = [v.aval for v in traced.flat.outvars if _differentiable(v.aval)]
     # Cotangents are arguments: as constants, the backward pass would fold into the forward one.
     cotangents = [_compat.shape_of(aval) for aval in results]
     given = len(jax.tree.leaves((bound.args, bound.kwargs)))
     joint = trace(_differentiated(bound.fun), (bound.args, bound.kwargs, cotangents))
-    return _crossing(joint, given)
+    items = crossing(joint.flat, joint.program, given)
+    return Residuals(tuple(replace(item, name=_own_name(item.name, bound.positions)) for item in items))
+
+
+def _own_name(name: str, positions: Sequence[int]) -> str:
+    """An argument's name in the joint program, `args[0][i]` or `args[1]['key']`, as the function has it."""
+    found = re.match(r"args\[0\]\[(\d+)\](.*)|args\[1\]\['(\w+)'\](.*)", name)
+    if found is None:
+        return name
+    return f"args[{positions[int(found[1])]}]{found[2]}" if found[1] else f"{found[3]}{found[4]}"
 
 
 def _differentiated(fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -240,78 +253,3 @@ def _differentiable(leaf: Any) -> bool:
     if dtype is None:
         return isinstance(leaf, (float, complex))
     return bool(jax.numpy.issubdtype(dtype, jax.numpy.inexact))
-
-
-def _backward(scope: str) -> bool:
-    return "transpose(" in scope
-
-
-def _crossing(traced: Traced, given: int | None = None) -> Residuals:
-    """The values that cross; arguments from `given` on are cotangents, which do not."""
-    program, flat = traced.program, traced.flat
-    backward = [_backward(op.scope) for op in program.ops]
-    cotangents = set(program.inputs[given:]) if given is not None else set()
-    found = []
-    for v, value in enumerate(program.values):
-        readers = [r for r in program.readers[v] if backward[r]]
-        if not readers or v in cotangents or (value.producer >= 0 and backward[value.producer]):
-            continue
-        if value.producer >= 0 and _after_backward(program, backward, value.producer):
-            continue
-        found.append(_describe(traced, flat, program, v, readers[0]))
-    order = {"computed": 0, "argument": 1, "constant": 2}
-    return Residuals(tuple(sorted(found, key=lambda item: (order[item.kind], -item.bytes))))
-
-
-def _after_backward(program: Program, backward: Sequence[bool], index: int) -> bool:
-    """Whether an operation reads what the backward pass made (an optimizer's update, a second gradient)."""
-    return any(
-        program.values[u].producer >= 0 and backward[program.values[u].producer]
-        for u in program.ops[index].reads
-    )
-
-
-def _describe(traced: Traced, flat: Flat, program: Program, v: int, reader: int) -> Residual:
-    value = program.values[v]
-    use = program.ops[reader]
-    common: dict[str, Any] = {"needed_by": use.name, "needed_by_source": use.source, "bytes": value.bytes}
-    if value.producer < 0:
-        kind = "argument" if v in program.inputs else "constant"
-        return Residual(value=value.text, kind=kind, op="", source="", name=value.name, **common)
-    op = program.ops[value.producer]
-    eqn = flat.eqns[value.producer]
-    if eqn.primitive.name == "scan":
-        inner = _row(eqn, op.writes.index(v))
-        if inner is not None:
-            text, name, source, scope, iterations = inner
-            return Residual(
-                value=text,
-                kind="computed",
-                op=name,
-                source=source or op.source,
-                scope=scope,
-                iterations=iterations,
-                **common,
-            )
-    return Residual(
-        value=value.text, kind="computed", op=op.name, source=op.source, scope=op.scope, name=value.name,
-        fused=op.fusible, **common,
-    )  # fmt: skip
-
-
-def _row(eqn: Any, position: int) -> tuple[str, str, str, str, int] | None:
-    """Of a scan's stacked result: a row's type, the operation that made it, line, scope, iterations."""
-    scan = _compat.scan_parts(eqn)
-    if position < scan.num_carry:
-        return None
-    body = flatten(scan.body)
-    var = body.outvars[position]
-    program = to_program(body)
-    everything = [*body.constvars, *body.invars, *(v for e in body.eqns for v in e.outvars)]
-    if isinstance(var, Literal):
-        return None
-    value = program.values[everything.index(var)]
-    if value.producer < 0:
-        return value.text, "operand of the loop", "", "", scan.length
-    op = program.ops[value.producer]
-    return value.text, op.name, op.source, op.scope, scan.length

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from recoup import _compat, _memory
+from recoup._instruments.reading import Reading, place
 from recoup._memory import MemoryBytes, Prediction
 from recoup._report import notebook
 from recoup._report.of_timeline import timeline_picture
@@ -56,6 +57,29 @@ class Timeline(Reported):
         """The estimated total (arguments + outputs - aliased + temporaries + constants)."""
         return self.predicted.estimate.total_bytes
 
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """The predicted temporaries and total as `Reading`s."""
+        covers = "the compiled program on one device, predicted; nothing was compiled"
+        leaves = "not modelled: " + ", ".join(self.opaque) if self.opaque else "the runtime"
+        ends = (("low", self.predicted.low), ("", self.predicted.estimate), ("high", self.predicted.high))
+        return tuple(
+            Reading(
+                "timeline (memory model)",
+                f"{part} {end}".strip(),
+                getattr(memory, f"{part}_bytes"),
+                "bytes",
+                covers,
+                leaves,
+            )
+            for part in ("temporaries", "total")
+            for end, memory in ends
+        )
+
+    def diff(self, other: "Timeline") -> "TimelineDiff":
+        """Predicted memory of two programs side by side, and who is alive at each peak."""
+        return TimelineDiff(self, other)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         data = asdict(replace(self, drawn=None))
@@ -96,7 +120,7 @@ class Timeline(Reported):
         lines.append(
             table(
                 ["line", "operation", "buffers", "bytes"],
-                [[_place(s), op, str(len(b)), format_bytes(sum(b))] for (op, s), b in shown[:12]],
+                [[place(s), op, str(len(b)), format_bytes(sum(b))] for (op, s), b in shown[:12]],
                 right=(2, 3),
             )
         )
@@ -109,8 +133,55 @@ class Timeline(Reported):
         return "\n".join(lines)
 
 
-def _place(source: str) -> str:
-    return source.replace("\\", "/").rsplit("/", 1)[-1] or "(no source)"
+@dataclass(frozen=True)
+class TimelineDiff:
+    """Two timelines compared: predicted parts, and the bytes alive at the peak by line and operation."""
+
+    first: Timeline
+    second: Timeline
+
+    @property
+    def rows(self) -> tuple[tuple[str, str, int, int], ...]:
+        """(line, operation, bytes at the first's peak, at the second's), largest difference first."""
+        mine, theirs = _alive(self.first), _alive(self.second)
+        keys = [key for key in {**mine, **theirs} if mine.get(key, 0) != theirs.get(key, 0)]
+        keys.sort(key=lambda key: -abs(mine.get(key, 0) - theirs.get(key, 0)))
+        return tuple((*key, mine.get(key, 0), theirs.get(key, 0)) for key in keys)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        names = ("source", "op", "first_bytes", "second_bytes")
+        return {
+            "first": asdict(self.first.predicted),
+            "second": asdict(self.second.predicted),
+            "rows": [dict(zip(names, row, strict=True)) for row in self.rows],
+        }
+
+    def __str__(self) -> str:
+        parts = []
+        for name in ("arguments", "outputs", "aliased", "temporaries", "constants", "total"):
+            sizes = [getattr(t.predicted.estimate, f"{name}_bytes") for t in (self.first, self.second)]
+            if any(sizes):
+                parts.append([name, *map(format_bytes, sizes), format_bytes(sizes[1] - sizes[0])])
+        lines = [
+            heading(f"Memory, {INSTRUMENT}"),
+            table(["", "first", "second", "change"], parts, right=(1, 2, 3)),
+        ]
+        rows = [[place(s), op, format_bytes(a), format_bytes(b)] for s, op, a, b in self.rows]
+        if rows:
+            lines += ["", heading("Alive at the peak, where they differ")]
+            lines.append(table(["line", "operation", "first", "second"], rows[:20], right=(2, 3)))
+        if len(rows) > 20:
+            lines.append(f"  ... and {len(rows) - 20} more lines")
+        return "\n".join(lines)
+
+
+def _alive(found: Timeline) -> dict[tuple[str, str], int]:
+    totals: dict[tuple[str, str], int] = {}
+    for live in found.peak:
+        key = (live.source, live.op)
+        totals[key] = totals.get(key, 0) + live.nbytes
+    return totals
 
 
 def from_prediction(prediction: Prediction, drawn: Callable[[], Strip] | None = None) -> Timeline:

@@ -33,6 +33,8 @@ COMMANDS = (
     "fit",
     "frontier",
     "largest",
+    "measure",
+    "instruments",
     "check",
     "solve",
     "calibrate",

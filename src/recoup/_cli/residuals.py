@@ -4,24 +4,11 @@ Each value with its bytes, shape, the operation that made it and its source line
 bytes per iteration and in total.
 """
 
-import argparse
+import functools
 
-from recoup._cli.output import add_output, as_data, check_writable, emit
-from recoup._cli.target import add_target, load_target
+from recoup._cli import listing
 
 SUMMARY = "list what reverse mode keeps (traces only)"
 
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_target(parser)
-    add_output(parser)
-
-
-def run(options: argparse.Namespace) -> int:
-    check_writable(options.output, force=options.force)
-    step, args = load_target(options.target)
-    import recoup
-
-    found = recoup.residuals(step, *args)
-    emit(options, str(found), as_data(found) if options.json else None)
-    return 0
+configure = listing.configure
+run = functools.partial(listing.run, name="residuals")

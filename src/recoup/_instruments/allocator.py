@@ -5,15 +5,14 @@ Limits: the allocator's peak is that of the whole process since it began and can
 only where the step raised it. Each device counts for itself; the largest is given.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 
 from recoup._compiling import Fitted
-from recoup._instruments.reading import Reading, as_html, readings_table
+from recoup._instruments.reading import Reading, Result, readings_table
 from recoup._instruments.subject import Subject, prepare
 from recoup._report.text import heading, note
 
@@ -21,7 +20,7 @@ INSTRUMENT = "allocator (device)"
 
 
 @dataclass(frozen=True)
-class AllocatorMemory:
+class AllocatorMemory(Result):
     """What the device's allocator says, in bytes; all None where the backend reports nothing.
 
     Attributes:
@@ -57,11 +56,7 @@ class AllocatorMemory:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return asdict(self) | {"reached_by_step": self.reached_by_step}
-
-    def to_json(self) -> str:
-        """The numbers as JSON text."""
-        return json.dumps(self.to_dict(), indent=1)
+        return super().to_dict() | {"reached_by_step": self.reached_by_step}
 
     def __str__(self) -> str:
         lines = [heading("The device's allocator"), readings_table(self.readings)]
@@ -70,9 +65,6 @@ class AllocatorMemory:
         elif not self.reached_by_step:
             lines.append(note("The peak was reached before this step: run it first in a fresh process"))
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
 
 
 def allocator(

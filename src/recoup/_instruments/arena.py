@@ -7,12 +7,11 @@ allocation exactly.
 Source: the compiler's buffer assignment (see `assignment` and `occupancy`).
 """
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from recoup._instruments.reading import Reading, as_html
+from recoup._instruments.reading import Reading, Result, place
 from recoup._report.text import format_bytes, format_percent, heading, note, table
 
 INSTRUMENT = "compiled (buffer assignment)"
@@ -62,7 +61,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Arena:
+class Arena(Result):
     """Memory of a compiled program, per device, and the breakdown of its temporaries. Prints as a table.
 
     Attributes:
@@ -126,16 +125,12 @@ class Arena:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return asdict(self) | {
+        return super().to_dict() | {
             "total_bytes": self.total_bytes,
             "alive_bytes": self.alive_bytes,
             "attributed_bytes": self.attributed_bytes,
             "by_role": self.by_role(),
         }
-
-    def to_json(self) -> str:
-        """The arena as JSON text."""
-        return json.dumps(self.to_dict(), indent=1)
 
     def __str__(self) -> str:
         sizes = [[r.what, r.text] for r in self.readings if r.value or r.what in ("temporaries", "total")]
@@ -147,9 +142,6 @@ class Arena:
             known = format_percent(self.attributed_bytes / self.temporaries_bytes)
             lines.append(note(f"Attributed to a source line: {known}"))
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
 
 
 @dataclass(frozen=True)
@@ -182,7 +174,7 @@ class ArenaDiff:
     def __str__(self) -> str:
         a, b = self.first.temporaries_bytes, self.second.temporaries_bytes
         lines = [heading(f"Temporaries {format_bytes(a)} against {format_bytes(b)}")]
-        rows = [[_place(s), op, role, format_bytes(x), format_bytes(y)] for s, op, role, x, y in self.rows]
+        rows = [[place(s), op, role, format_bytes(x), format_bytes(y)] for s, op, role, x, y in self.rows]
         if rows:
             lines.append(table(["line", "operation", "role", "first", "second"], rows[:_ROWS], right=(3, 4)))
         if len(rows) > _ROWS:
@@ -195,7 +187,7 @@ _ROWS = 20
 
 def _rows(occupants: Sequence[Occupant]) -> str:
     found = _totals(((o.source, o.op, o.value, o.role), o.bytes) for o in occupants)
-    body = [[_place(s), op, value, role, format_bytes(n)] for (s, op, value, role), n in found.items()]
+    body = [[place(s), op, value, role, format_bytes(n)] for (s, op, value, role), n in found.items()]
     text = table(["line", "operation", "value", "role", "bytes"], body[:_ROWS], right=(4,))
     if len(body) > _ROWS:
         rest = sum(list(found.values())[_ROWS:])
@@ -208,8 +200,3 @@ def _totals(pairs: Any) -> dict[Any, int]:
     for key, size in pairs:
         totals[key] = totals.get(key, 0) + size
     return dict(sorted(totals.items(), key=lambda item: -item[1]))
-
-
-def _place(source: str) -> str:
-    """The file's name and the line: a table has no room for more."""
-    return source.replace("\\", "/").rsplit("/", 1)[-1].split(" (")[0] or "(no source)"

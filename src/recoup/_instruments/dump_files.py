@@ -6,13 +6,11 @@ something else, is cut off inside a line, or is larger than `LIMIT_BYTES` is an 
 beside these are listed with their sizes only.
 """
 
-import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from recoup._instruments.reading import Reading, as_html
+from recoup._instruments.reading import Reading, Result
 from recoup._report.text import format_bytes, heading, note, table
 from recoup.errors import InstrumentError
 
@@ -71,7 +69,7 @@ class DumpModule:
 
 
 @dataclass(frozen=True)
-class Dump:
+class Dump(Result):
     """A dump folder, read. Prints as a table.
 
     Attributes:
@@ -103,14 +101,6 @@ class Dump:
             )
         return tuple(found)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
-
-    def to_json(self) -> str:
-        """The dump as JSON text."""
-        return json.dumps(self.to_dict(), indent=1)
-
     def __str__(self) -> str:
         lines = []
         for module in self.modules[:3]:
@@ -132,9 +122,6 @@ class Dump:
             lines.append(f"... and {len(self.modules) - 3} smaller modules")
         lines.append(note(f"Instrument: {self.instrument}"))
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
 
 
 def read_dump(folder: str | Path) -> Dump:

@@ -8,14 +8,13 @@ Limits: pages count once they are touched, in whole pages. Where the system cann
 memory only.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from recoup._compiling import Fitted
 from recoup._instruments.child import job_folder, run_job
-from recoup._instruments.reading import Reading, as_html, readings_table
+from recoup._instruments.reading import Reading, Result, readings_table
 from recoup._instruments.subject import Subject, prepare
 from recoup._report.text import heading, note
 
@@ -23,7 +22,7 @@ INSTRUMENT = "process (resident memory of a child)"
 
 
 @dataclass(frozen=True)
-class ProcessMemory:
+class ProcessMemory(Result):
     """Resident memory of a process that only ran the step, in bytes. Prints as a table.
 
     Attributes:
@@ -63,19 +62,12 @@ class ProcessMemory:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return asdict(self) | {"step_bytes": self.step_bytes}
-
-    def to_json(self) -> str:
-        """The numbers as JSON text."""
-        return json.dumps(self.to_dict(), indent=1)
+        return super().to_dict() | {"step_bytes": self.step_bytes}
 
     def __str__(self) -> str:
         lines = [heading("Memory of a process that only runs the step"), readings_table(self.readings)]
         lines.append(note(f"Read from the system: {self.source}"))
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
 
 
 def process(

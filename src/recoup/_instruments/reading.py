@@ -1,10 +1,11 @@
 """Reading: one number, the instrument that produced it, what it covers and what it does not. No JAX."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from typing import Any
 
+from recoup._report import notebook
 from recoup._report.text import format_bytes, format_seconds, table
 
 
@@ -13,7 +14,7 @@ class Reading:
     """A number beside the instrument that produced it.
 
     Attributes:
-      instrument: what produced the number, such as "compiled" (see `recoup instruments`).
+      instrument: what produced the number, such as "compiled (buffer assignment)" (see `recoup instruments`).
       what: the quantity, such as "temporaries".
       value: the number; None where the instrument cannot say it here.
       unit: "bytes", "seconds" or what is counted.
@@ -37,11 +38,27 @@ class Reading:
             return format_bytes(self.value)
         if self.unit == "seconds":
             return format_seconds(self.value)
-        return f"{self.value} {self.unit}"
+        return str(self.value)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return asdict(self)
+
+
+class Result:
+    """Mixed into what an instrument returns (a dataclass): plain data, JSON, a notebook's view."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        data: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
+        return data
+
+    def to_json(self) -> str:
+        """The result as JSON text."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    def _repr_html_(self) -> str:
+        return notebook.render(self)
 
 
 def readings_table(readings: Sequence[Reading]) -> str:
@@ -50,6 +67,6 @@ def readings_table(readings: Sequence[Reading]) -> str:
     return table(["instrument", "what", "value"], rows, right=(2,))
 
 
-def as_html(value: object) -> str:
-    """What an object prints, for a notebook: the same text, its columns kept aligned."""
-    return f'<pre style="line-height:1.2">{escape(str(value))}</pre>'
+def place(source: str) -> str:
+    """A source line as a table has room for it: the file's name and the line."""
+    return source.replace("\\", "/").rsplit("/", 1)[-1].split(" (")[0] or "(no source)"

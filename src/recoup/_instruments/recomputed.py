@@ -7,15 +7,14 @@ Limits: instructions as the compiler left them, those inside fusions included; a
 What the compiler itself computes in several fusions carries no mark and is not counted.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from recoup import _compat
 from recoup._compiling import Fitted
 from recoup._instruments.hlo import Instruction, Module, parse_module
-from recoup._instruments.reading import Reading, as_html
+from recoup._instruments.reading import Reading, Result, place
 from recoup._instruments.subject import prepare
 from recoup._report.text import heading, note, table
 
@@ -39,7 +38,7 @@ class RecomputedOp:
 
 
 @dataclass(frozen=True)
-class Recomputed:
+class Recomputed(Result):
     """What a compiled program computes again. Prints as a table.
 
     Attributes:
@@ -73,11 +72,7 @@ class Recomputed:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return asdict(self) | {"count": self.count, "heavy_count": self.heavy_count}
-
-    def to_json(self) -> str:
-        """The counts as JSON text."""
-        return json.dumps(self.to_dict(), indent=1)
+        return super().to_dict() | {"count": self.count, "heavy_count": self.heavy_count}
 
     def __str__(self) -> str:
         title = (
@@ -88,7 +83,7 @@ class Recomputed:
         if self.items:
             rows = [
                 [
-                    item.source.rsplit("/", 1)[-1].split(" (")[0] or "(no source)",
+                    place(item.source),
                     item.op,
                     item.count,
                     item.total,
@@ -100,9 +95,6 @@ class Recomputed:
                 lines.append(f"  ... and {len(self.items) - 20} more lines")
         lines.append(note(f"Instrument: {self.instrument}; a loop's body counts once"))
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
 
 
 def recomputed(

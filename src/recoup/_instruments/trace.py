@@ -9,12 +9,11 @@ their work shows as the time of the operation that waits for them. Nothing is do
 backends are read in the same way, unverified.
 """
 
-import json
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from recoup._compiling import Fitted
 from recoup._instruments.hlo import Module, parse_module
 from recoup._instruments.intervals import Event, busy_by_name, busy_by_thread, clip, union_ns
 from recoup._instruments.origin import origin
-from recoup._instruments.reading import Reading, as_html, readings_table
+from recoup._instruments.reading import Reading, Result, place, readings_table
 from recoup._instruments.subject import Subject, prepare
 from recoup._report.text import format_seconds, heading, note, table
 from recoup.errors import InstrumentError
@@ -46,7 +45,7 @@ class Busy:
 
 
 @dataclass(frozen=True)
-class Trace:
+class Trace(Result):
     """A measured region. Prints as a table. Times are seconds, over all steps together.
 
     Attributes:
@@ -108,21 +107,13 @@ class Trace:
             ),
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
-
-    def to_json(self) -> str:
-        """The trace as JSON text."""
-        return json.dumps(self.to_dict(), indent=1)
-
     def __str__(self) -> str:
         lines = [heading(f"{self.steps} steps, {self.instrument}"), readings_table(self.readings)]
         if self.busy:
             total = self.thread_seconds or 1.0
             rows = [
                 [
-                    item.source.rsplit("/", 1)[-1].split(" (")[0] or "(no source)",
+                    place(item.source),
                     item.op,
                     item.count,
                     format_seconds(item.seconds),
@@ -137,9 +128,6 @@ class Trace:
         else:
             lines.append(note("The profiler recorded no operation of the program on this backend"))
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
 
 
 def trace(
