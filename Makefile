@@ -13,7 +13,7 @@ NEWEST := $(shell for v in 3.13.0 3.12.1; do \
     p="$$(pyenv prefix $$v 2>/dev/null)/bin/python"; [ -x "$$p" ] && echo "$$p" && exit 0; done; \
   for p in python3.14 python3.13 python3.12; do $$p -c '' 2>/dev/null && command -v $$p && exit 0; done; true)
 
-.PHONY: demo test test-newest test-remat3 test-wide newest-python lint types format picture clean
+.PHONY: docs demo test test-newest test-remat3 test-wide newest-python lint types format picture clean
 
 demo: $(STAMP)
 	$(BIN)/recoup demo
@@ -51,6 +51,11 @@ test-remat3: $(STAMP)
 # Wide checks: minutes to hours.
 test-wide: $(STAMP)
 	$(BIN)/python $(PYTEST) -m slow
+
+# The documentation site, into build/docs; warnings are errors, and so is a public name without documentation.
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "docs: open build/docs/index.html"
 
 # The README's picture, drawn from a real run of the demo.
 picture: $(STAMP)

@@ -4,6 +4,7 @@ Limits: the compiler's memory analysis is per device. Closed-over arrays are cou
 analysis does not show them.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,8 +71,10 @@ class Fitted(Reported):
         unplanned_memory: CompiledMemory | None = None,
         compiles: int = 1,
         adapted: bool = False,
+        jit_options: Mapping[str, Any] | None = None,
     ):
         self._step, self._statics, self._adapted = step, statics, adapted
+        self._jit_options = dict(jit_options or {})
         self.plan, self.memory, self.compiled, self.fun = plan, memory, compiled, fun
         self.unplanned_memory, self.compiles = unplanned_memory, compiles
         self.__name__ = getattr(step, "__name__", "step")
@@ -105,6 +108,16 @@ class Fitted(Reported):
         picture = self.plan.picture()
         certified = certified_picture(picture, self.plan, self.memory, self.unplanned_memory, self.compiles)
         return certified.with_arena(self.__name__, arena_data(arena))
+
+    @functools.cached_property
+    def jitted(self) -> Any:
+        """`fun` under `jax.jit` with the donation, shardings and compiler options that it was fitted with.
+
+        For whatever takes a jitted function: `.lower(...)`, `.trace(...)`, `jax.export.export(...)`. Compiler
+        options do not travel with an exported program: on CPU before JAX 0.12 it is planned, but the compiler
+        that loads it may merge the recomputations.
+        """
+        return jax.jit(self.fun, **self._jit_options)
 
     def __repr__(self) -> str:
         return (
@@ -190,6 +203,7 @@ class Compiler:
             unplanned_memory=unplanned,
             compiles=self.count,
             adapted=self.adapted,
+            jit_options={**self.jit_options, "compiler_options": self.options or None},
         )
 
 

@@ -15,6 +15,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from recoup._cli.completion import PrintCompletion
+
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_BUDGET, EXIT_DIFFERS, EXIT_FILE, EXIT_INTERRUPTED = (
     0,
     1,
@@ -71,6 +73,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"recoup {__version__}")
     parser.add_argument("--traceback", action="store_true", help="show Python's traceback of an error")
+    parser.add_argument(
+        "--print-completion",
+        choices=("bash", "zsh", "tcsh"),
+        action=PrintCompletion,
+        help="print the shell's completion script (needs recoup[completion]) and exit",
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS:
         module = importlib.import_module(f"recoup._cli.{name}")
