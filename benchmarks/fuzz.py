@@ -92,7 +92,8 @@ class Program:
         self.case, self.options = case, options
         self.traced = trace_step(case.step, case.args, None, case.donate, (), (), "respect")
         jitted = jax.jit(case.step, donate_argnums=case.donate)
-        compiled = jitted.lower(*case.args).compile(compiler_options=options)
+        # with the options that `fit` adds, which keep the barriers of the step's own regions
+        compiled = jitted.lower(*case.args).compile(compiler_options=_compiler_options(options) or None)
         self.plain_bytes = compiled_memory(compiled, self.traced).total_bytes
         self.want = self.run(compiled)
         self.ladder = _ladder.build(self.traced)

@@ -11,17 +11,24 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.extend.core as _jec
-import jax.extend.linear_util as lu
-from jax._src import core as _core
-from jax._src import source_info_util
-from jax._src.interpreters import ad as _ad
-from jax._src.interpreters import batching as _batching
-from jax._src.interpreters import mlir as _mlir
-from jax._src.interpreters import partial_eval as _partial_eval
-from jax._src.state import discharge as state_discharge
-from jax._src.state.types import AbstractRef, AccumEffect, RefEffect, WriteEffect
-from jax.api_util import debug_info
+
+from recoup._versions import check_names, check_version, moved
+
+check_version(jax.__version__)
+try:
+    import jax.extend.core as _jec
+    import jax.extend.linear_util as lu
+    from jax._src import core as _core
+    from jax._src import source_info_util
+    from jax._src.interpreters import ad as _ad
+    from jax._src.interpreters import batching as _batching
+    from jax._src.interpreters import mlir as _mlir
+    from jax._src.interpreters import partial_eval as _partial_eval
+    from jax._src.state import discharge as state_discharge
+    from jax._src.state.types import AbstractRef, AccumEffect, RefEffect, WriteEffect
+    from jax.api_util import debug_info
+except ImportError as error:
+    raise moved(jax.__version__, error) from error
 
 # Their types differ between versions: here they are not checked, elsewhere they do not appear.
 jec: Any = _jec
@@ -30,6 +37,22 @@ ad_internal: Any = _ad
 batching: Any = _batching
 mlir_internal: Any = _mlir
 partial_eval: Any = _partial_eval
+
+# Read later, in functions: looked for now, so that a name that is gone is one clear error at import.
+_LATER: tuple[tuple[Any, str], ...] = (
+    (core_internal, "InternalMutableArrayEffect trace_ctx trace_state_clean"),
+    (ad_internal, "UndefinedPrimal Zero backward_pass jvp_jaxpr"),
+    (batching, "batch_jaxpr_axes zero_if_mapped"),
+    (mlir_internal, "jaxpr_subcomp lower_with_sharding_in_types module_to_bytecode register_lowering"),
+    (partial_eval, "JaxprTracer PartialVal call_partial_eval_custom_rule convert_constvars_jaxpr"),
+    (partial_eval, "custom_partial_eval_rules dce_jaxpr dce_rules new_eqn_recipe partial_eval_jaxpr_custom"),
+    (partial_eval, "partial_eval_jaxpr_custom_rules partial_eval_jaxpr_nounits trace_to_jaxpr_dynamic"),
+    (source_info_util, "current current_name_stack register_exclusion user_context user_frame"),
+    (state_discharge, "discharge_state"),
+    (lu, "wrap_init"),
+    (jec, "ClosedJaxpr DropVar Jaxpr JaxprEqn Literal Var new_jaxpr_eqn primitives"),
+)
+check_names(jax.__version__, [(module, name) for module, names in _LATER for name in names.split()])
 
 Var = jec.Var
 Literal = jec.Literal

@@ -49,6 +49,16 @@ class AgreementError(RecoupError, ArithmeticError):
     code = "E-CHECK-001"
 
 
+class VersionError(RecoupError, ImportError):
+    """A version of JAX in which a name that recoup needs is not where it was."""
+
+    code = "E-JAX-001"
+
+
+class VersionWarning(UserWarning):
+    """A version of JAX that recoup is not tested with."""
+
+
 class EmptyRegionError(RecoupError, ValueError):
     """A backward pass was asked of a region that records no tensor operation."""
 
