@@ -1,4 +1,4 @@
-"""The optional native part: the modules of the annealer, compiled by Cython where a C compiler is found.
+"""The optional native part: the inner loops of the planners, compiled by Cython where a C compiler is found.
 
 Without one, installation succeeds all the same: the modules run as the plain Python they are, with the same
 results, only slower (`recoup.solve` says so in `Schedule.method`).
@@ -7,14 +7,14 @@ results, only slower (`recoup.solve` says so in `Schedule.method`).
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = ("_slots", "_annealer")
+MODULES = ("_solve._slots", "_solve._annealer", "_planner._core")
 
 # no contraction into fused multiply-adds: results do not depend on the machine
 FLAGS = ["-O3", "-ffp-contract=off"]
 
 extensions = cythonize(
     [
-        Extension(f"recoup._solve.{name}", [f"src/recoup/_solve/{name}.py"], extra_compile_args=FLAGS)
+        Extension(f"recoup.{name}", [f"src/recoup/{name.replace('.', '/')}.py"], extra_compile_args=FLAGS)
         for name in MODULES
     ],
     build_dir="build/cython",

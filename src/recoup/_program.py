@@ -10,6 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from recoup._tables import Tables
+
 ARGUMENT = -1
 CONSTANT = -2
 
@@ -97,6 +99,11 @@ class Program:
             elif self.values[v].producer >= 0:
                 found.append(v)
         return tuple(found)
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The program as flat arrays."""
+        return Tables.of(self)
 
     @property
     def flops(self) -> float:

@@ -11,6 +11,7 @@ Limits: a recomputation always starts in the window that needs it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from recoup._planner._core import arrange
 from recoup._planner.layout import Layout, Zones
 from recoup._program import Program
 
@@ -27,42 +28,11 @@ class Assigned:
 
 def assign(program: Program, plan: Layout, zones: Zones, level: Mapping[int, int]) -> Assigned:
     """Builds the schedule of an assignment; `level` names every value that is not kept."""
-    ops, values = program.ops, program.values
+    levels = bytearray(len(program.values))
+    for v, at in level.items():
+        levels[v] = at
     schedule: list[int] = []
-    zone_of: list[int] = []
-    available: set[int] = set()  # values recomputed and held
-    needs: dict[int, list[int]] = {}
-    for window, v in plan.late_reads:
-        if v in level:
-            needs.setdefault(window, []).append(v)
-    current, zone = 0, -1
-    for i in range(len(ops)):
-        if plan.window[i] != current:
-            current = plan.window[i]
-            needed = [v for v in needs.get(current, ()) if v not in available]
-            if needed:
-                zone = max(zones.zone[values[v].producer] for v in needed)
-                clones = _closure(program, needed, available, level)
-                for o in clones:
-                    schedule.append(o)
-                    zone_of.append(zone)
-                    for v in ops[o].writes:
-                        held = level.get(v, KEPT) == RESTART or zones.zone[o] >= zone
-                        if held:
-                            available.add(v)
-        schedule.append(i)
-        zone_of.append(zone if plan.epoch[i] > 0 else -1)
-    return Assigned(tuple(schedule), tuple(zone_of))
-
-
-def _closure(program: Program, needed: list[int], available: set[int], level: Mapping[int, int]) -> list[int]:
-    clones: set[int] = set()
-    stack = list(needed)
-    while stack:
-        v = stack.pop()
-        producer = program.values[v].producer
-        if producer < 0 or producer in clones or v in available or level.get(v, KEPT) == KEPT:
-            continue
-        clones.add(producer)
-        stack += program.ops[producer].reads
-    return sorted(clones)
+    owner: list[int] = []
+    needs_starts, needs = plan.needs
+    arrange(program.tables, plan.windows, zones.zones, needs_starts, needs, levels, schedule, owner)
+    return Assigned(tuple(schedule), tuple(owner))

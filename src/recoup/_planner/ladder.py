@@ -60,7 +60,7 @@ def ladder(
     if size > _LARGE:
         resolutions = [n for n in resolutions if n in (8, 32, 64)]
     plan = layout(program)
-    plain = execute(program, range(len(program.ops)), plan.window)
+    plain = execute(program, range(len(program.ops)), plan.windows)
     first = Rung(tuple(range(len(program.ops))), plain.peak_bytes, 0.0, plain.flops)
     ceiling = plain.peak_bytes if ceiling_bytes is None else min(plain.peak_bytes, ceiling_bytes)
     if not plan.crossing:
@@ -71,7 +71,7 @@ def ladder(
     def add(parts: Zones, level: Mapping[int, int]) -> None:
         schedule = assign(program, plan, parts, level).schedule
         if schedule not in rungs:
-            run = execute(program, schedule, plan.window)
+            run = execute(program, schedule, plan.windows)
             rungs[schedule] = Rung(schedule, run.peak_bytes, run.cost, run.flops)
             made_of[schedule] = (parts, level)
 

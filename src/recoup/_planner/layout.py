@@ -8,12 +8,15 @@ divided into zones at its narrowest points, as articulation points divide a chai
 Limits: positions are those of the traced order.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from recoup._program import Program
+from recoup._tables import ragged
 
 SMALL_BYTES = 4096  # not worth a recomputation, nor a place in a barrier
 
@@ -30,6 +33,19 @@ class Layout:
     late_reads: tuple[tuple[int, int], ...]  # in order: a window, and an earlier epoch's value that it reads
     trigger: tuple[int, ...]  # for each window the value whose arrival opens it; -1 for window 0
 
+    @cached_property
+    def windows(self) -> array[int]:
+        """`window` as an array."""
+        return array("i", self.window)
+
+    @cached_property
+    def needs(self) -> tuple[array[int], array[int]]:
+        """`late_reads` by window: starts and values."""
+        rows: list[list[int]] = [[] for _ in range(max(self.window, default=0) + 1)]
+        for window, v in self.late_reads:
+            rows[window].append(v)
+        return ragged(rows)
+
 
 @dataclass(frozen=True)
 class Zones:
@@ -39,6 +55,11 @@ class Zones:
     zone: tuple[int, ...]
     boundary: frozenset[int]
     count: int
+
+    @cached_property
+    def zones(self) -> array[int]:
+        """`zone` as an array."""
+        return array("i", self.zone)
 
 
 def crossing_bytes(program: Program, within: Sequence[int] | None = None) -> np.ndarray:

@@ -9,11 +9,13 @@ Limits: sizes follow a crude fusion rule (a fusible result that no heavy operati
 its readers and has no buffer); `_memory` has the faithful model.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from recoup._planner import _core
 from recoup._program import Program
 from recoup.errors import PlanError
 
@@ -46,14 +48,13 @@ def execute(program: Program, schedule: Sequence[int], window: Sequence[int] = (
       PlanError: an operation is missing, runs out of order, reads a value not yet computed, or is repeated
       although it must not.
     """
-    ops, reads = program.ops, program.sources
-    made = [-1] * len(ops)  # the step that computed what a use reads now
-    sources: list[list[int]] = []  # for each step the steps that it reads
+    ops = program.ops
+    seen = bytearray(len(ops))
     next_first = 0
     cost = flops = 0.0
     for step, index in enumerate(schedule):
         op = ops[index]
-        if made[index] >= 0:
+        if seen[index]:
             if not op.pure:
                 raise PlanError(
                     f"step {step} repeats operation {index} ({op.name}, {op.source}), which may run only once"
@@ -63,83 +64,32 @@ def execute(program: Program, schedule: Sequence[int], window: Sequence[int] = (
             raise PlanError(f"step {step} runs operation {index} before operation {next_first}")
         else:
             next_first += 1
-        row = [made[o] for o in reads[index]]
-        if -1 in row:
-            raise PlanError(f"step {step} ({op.name}, {op.source}) reads a value that is not computed yet")
-        sources.append(row)
-        made[index] = step
+            seen[index] = 1
         flops += op.flops
+    steps = len(schedule)
+    packed = array("i", schedule)
+    windows = array("i", bytes(4 * steps))
+    if window:
+        _core.step_windows(packed, array("i", window), windows)
+    size, end, live = array("q", bytes(8 * steps)), array("i", bytes(4 * steps)), array("q", bytes(8 * steps))
+    failed = _core.follow(program.tables, packed, windows, size, end, live)
+    if failed >= 0:
+        op = ops[schedule[failed]]
+        raise PlanError(f"step {failed} ({op.name}, {op.source}) reads a value that is not computed yet")
     if next_first != len(ops):
         raise PlanError(f"operation {next_first} ({ops[next_first].name}) is never computed")
-    windows = step_windows(schedule, window) if window else [0] * len(schedule)
-    live = _memory(program, schedule, sources, windows)
-    return Run(tuple(live), cost, flops)
+    hosted = _hosted(program, packed, np.asarray(size), np.asarray(end))
+    return Run(tuple((np.asarray(live) - hosted).tolist()), cost, flops)
 
 
 def step_windows(schedule: Sequence[int], window: Sequence[int]) -> list[int]:
     """For each step its window; a repeat belongs to that of the first computation it precedes."""
-    first = [True] * len(schedule)
-    seen = [False] * len(window)
-    for step, index in enumerate(schedule):
-        first[step] = not seen[index]
-        seen[index] = True
-    found = [0] * len(schedule)
-    current = 0
-    for step in range(len(schedule) - 1, -1, -1):
-        if first[step]:
-            current = window[schedule[step]]
-        found[step] = current
-    return found
+    found = array("i", bytes(4 * len(schedule)))
+    _core.step_windows(array("i", schedule), array("i", window), found)
+    return found.tolist()
 
 
-def _memory(
-    program: Program, schedule: Sequence[int], sources: Sequence[Sequence[int]], window: Sequence[int]
-) -> list[int]:
-    ops, absorbs, own = program.ops, program.absorbs, program.own_bytes
-    steps = len(schedule)
-    last = [-1] * steps
-    # A value needs a buffer if it is not fusible, a heavy operation reads it, it is dear and read twice, or
-    # it waits for a later window.
-    buffered = [not ops[i].fusible for i in schedule]
-    shared = [False] * steps
-    for step, row in enumerate(sources):
-        inside, here = absorbs[schedule[step]], window[step]
-        for source in row:
-            if not buffered[source]:
-                if not inside or window[source] != here or (shared[source] and ops[schedule[source]].dear):
-                    buffered[source] = True
-                shared[source] = True
-    sizes = [0] * steps
-    ends = [0] * steps
-    for step in range(steps - 1, -1, -1):
-        end = last[step]
-        if end < step:
-            end = step
-        ends[step] = end
-        if buffered[step]:
-            sizes[step] = own[schedule[step]]
-            end = step
-        for source in sources[step]:
-            if end > last[source]:
-                last[source] = end
-    workspace = np.array([ops[i].workspace_bytes for i in schedule], dtype=np.int64)
-    size, end_of = np.array(sizes, dtype=np.int64), np.array(ends, dtype=np.int64)
-    change = np.zeros(steps + 1, dtype=np.int64)
-    np.add.at(change, np.arange(steps), size)
-    np.add.at(change, end_of + 1, -size)
-    live = np.cumsum(change)[:-1] + workspace
-    # An elementwise result takes the memory of an operand of its size that it is the last to read.
-    ending = {
-        (end, amount) for step, (end, amount) in enumerate(zip(ends, sizes, strict=True)) if end != step
-    }
-    for step in range(steps):
-        if buffered[step] and ops[schedule[step]].fusible and (step, sizes[step]) in ending:
-            live[step] -= sizes[step]
-    hosted = _hosted(program, schedule, size, end_of)
-    return [int(now) for now in live - hosted]
-
-
-def _hosted(program: Program, schedule: Sequence[int], size: np.ndarray, end: np.ndarray) -> np.ndarray:
+def _hosted(program: Program, schedule: array[int], size: np.ndarray, end: np.ndarray) -> np.ndarray:
     """For each step the bytes of temporaries that sit in the memory of results not written yet.
 
     The compiler places the largest temporaries first, each into a free result of at least its size.

@@ -73,7 +73,7 @@ def choices(program: Program, plan: Layout, zones: Zones, limit: int = 16) -> Ch
 
 def _evaluate(program: Program, plan: Layout, zones: Zones, kept: frozenset[int]) -> list[Option]:
     assigned = assign(program, plan, zones, levels(program, plan, zones, kept))
-    run = execute(program, assigned.schedule, plan.window)
+    run = execute(program, assigned.schedule, plan.windows)
     kept_bytes = [0] * zones.count
     members: list[set[int]] = [set() for _ in range(zones.count)]
     for v in kept:

@@ -35,13 +35,13 @@ def restore(
     """
     best: Mapping[int, int] | None = None
     schedule = assign(program, plan, zones, level).schedule
-    run = execute(program, schedule, plan.window)
+    run = execute(program, schedule, plan.windows)
     for _ in range(_ROUNDS):
         chosen = _fitting(program, schedule, run, level, target_bytes)
         while chosen:
             fewer = {v: at for v, at in level.items() if v not in chosen}
             again = assign(program, plan, zones, fewer).schedule
-            tried = execute(program, again, plan.window)
+            tried = execute(program, again, plan.windows)
             if tried.peak_bytes <= target_bytes and tried.cost < run.cost:
                 best = level = fewer
                 schedule, run = again, tried
