@@ -106,6 +106,7 @@ def apply_plan(traced: Traced, plan: Plan) -> Flat:
         )
     flat = traced.flat
     pairs = {(p.forward, p.backward): p for p in _loop_pairs.find_pairs(flat)}
+    traded = []
     for trade in plan.loops:
         pair = pairs.get((trade.forward, trade.backward))
         if pair is None:
@@ -116,7 +117,8 @@ def apply_plan(traced: Traced, plan: Plan) -> Flat:
         if trade.segment and (trade.segment > pair.length or pair.length % trade.segment):
             raise PlanError(f"the plan cuts a loop of {pair.length} steps into segments of {trade.segment}")
         cut = Cut(frozenset(trade.kept), 0, frozenset(trade.recomputed), 0.0, trade.segment)
-        flat = _loop_pairs.apply(flat, [replace(pair, cuts=(cut,))], [0])
+        traded.append(replace(pair, cuts=(cut,)))
+    flat = _loop_pairs.apply(flat, traded, [0] * len(traded))
     if not plan.repeats:
         return flat
     program = to_program(flat, traced.argument_names, traced.donated)

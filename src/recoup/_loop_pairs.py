@@ -22,7 +22,7 @@ from recoup._planner.ladder import ladder
 from recoup._planner.mincut import Cut, front
 from recoup._program import Op, Program
 from recoup._rewrite import rewrite
-from recoup._segments import best_segment, segment_eqns
+from recoup._segments import best_segment, placed, segment_eqns
 from recoup._trace import to_program
 from recoup.errors import PlanError
 
@@ -147,10 +147,33 @@ def apply(flat: Flat, pairs: Sequence[Pair], choice: Sequence[int], share: float
 
     `share` is how much of an iteration's cost may be spent on lowering the peak inside an iteration.
     """
-    for pair, which in zip(pairs, choice, strict=True):
+    left = list(zip(pairs, choice, strict=True))
+    while left:
+        (pair, which), *left = left
         if which >= 0:
-            flat = _apply_one(flat, pair, pair.cuts[which], share)
+            changed = _apply_one(flat, pair, pair.cuts[which], share)
+            left = [(_moved(other, flat, changed), cut) for other, cut in left]
+            flat = changed
     return flat
+
+
+def _moved(pair: Pair, before: Flat, after: Flat) -> Pair:
+    """The pair where its loops are now: others were replaced by one equation or several."""
+    if len(before.eqns) == len(after.eqns):
+        return pair
+    place = {id(eqn): i for i, eqn in enumerate(after.eqns)}
+    stayed = [i for i, eqn in enumerate(before.eqns) if id(eqn) in place]
+
+    def now(index: int) -> int:
+        if id(before.eqns[index]) in place:
+            return place[id(before.eqns[index])]
+        # It was replaced itself, for another pair: the loop among the equations that stand there now.
+        last = max((i for i in stayed if i < index), default=-1)
+        start = place[id(before.eqns[last])] + 1 if last >= 0 else 0
+        loops = [i for i in range(start, len(after.eqns)) if after.eqns[i].primitive.name == "scan"]
+        return loops[index - last - 1]
+
+    return replace(pair, forward=now(pair.forward), backward=now(pair.backward))
 
 
 def _check(pair: Pair, cut: Cut, num_carry: int) -> None:
@@ -289,8 +312,6 @@ def _apply_one(flat: Flat, pair: Pair, cut: Cut, share: float) -> Flat:
     b = b._replace(num_consts=b.num_consts + len(new_consts))
     backward = _scan_eqns(second, closed, b, outer_in, second.outvars)
 
-    if len(forward) != 1 or len(backward) != 1:
-        raise AssertionError("a rebuilt scan is one equation")
     return _replaced(flat, pair, forward, backward)
 
 
@@ -346,15 +367,4 @@ def _scan_eqns(
     jaxpr, consts = _compat.open_jaxpr(traced)
     if consts:
         raise AssertionError("a body's constants travel as operands")
-    env: dict[Any, Any] = dict(zip(jaxpr.invars, invars, strict=True))
-    eqns = []
-    for eqn in jaxpr.eqns:
-        eqns.append(
-            eqn.replace(
-                invars=[v if isinstance(v, Literal) else env.get(v, v) for v in eqn.invars],
-                source_info=like.source_info,
-                ctx=like.ctx,
-            )
-        )
-    final = {v: outer for v, outer in zip(jaxpr.outvars, outvars, strict=True) if not isinstance(v, Literal)}
-    return [e.replace(outvars=[final.get(v, v) for v in e.outvars]) for e in eqns]
+    return placed(jaxpr, like, invars, outvars)

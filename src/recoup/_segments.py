@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from recoup import _compat
-from recoup._compat import Literal, Var
+from recoup._compat import DropVar, Literal, Var
 from recoup._inline import flatten
 
 
@@ -131,11 +131,30 @@ def _traced(fun: Any, like: Any, invars: Sequence[Any], outvars: Sequence[Any]) 
     flat = flatten(traced)
     if flat.consts:
         raise AssertionError("a body's constants travel as operands")
-    env: dict[Any, Any] = dict(zip(flat.invars, invars, strict=True))
-    final = {v: o for v, o in zip(flat.outvars, outvars, strict=True) if not isinstance(v, Literal)}
+    return placed(flat, like, invars, outvars)
+
+
+def placed(traced: Any, like: Any, invars: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
+    """The equations of a traced program with the outer program's variables and `like`'s source line.
+
+    A result that is an argument, a literal, or another result again (a carry that a loop hands on unchanged)
+    is copied, since no equation writes it.
+    """
+    env: dict[Any, Any] = dict(zip(traced.invars, invars, strict=True))
+    final: dict[Any, Any] = {}
+    copied = []
+    for v, outer in zip(traced.outvars, outvars, strict=True):
+        if isinstance(v, Literal) or v in env or v in final:
+            copied.append((v, outer))
+        else:
+            final[v] = outer
     eqns = []
-    for eqn in flat.eqns:
+    for eqn in traced.eqns:
         ins = [v if isinstance(v, Literal) else env.get(v, v) for v in eqn.invars]
         outs = [final.get(v, v) for v in eqn.outvars]
         eqns.append(eqn.replace(invars=ins, outvars=outs, source_info=like.source_info, ctx=like.ctx))
+    for v, outer in copied:
+        if not isinstance(outer, DropVar):
+            source = v if isinstance(v, Literal) else final[v] if v in final else env[v]
+            eqns.append(_compat.new_eqn([source], [outer], jax.lax.copy_p, {}, like))
     return eqns

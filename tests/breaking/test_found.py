@@ -64,3 +64,34 @@ def test_a_barrier_in_a_loop_of_a_few_bytes() -> None:
     """XLA under JAX 0.10 aborted the process: it has no code for a barrier in a loop that it makes a call."""
     found = subprocess.run([sys.executable, "-c", SMALL_LOOP], capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr[-2000:]
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.checkpoint], ids=["plain", "region"])
+def test_a_loop_that_hands_its_carry_on_unchanged(wrap: Any) -> None:
+    """The rebuilt loop's carry was an argument of it, which no equation writes."""
+    stack = jnp.stack([0.1 * CONSTANT[:64]] * 8)
+
+    def loss(x: Any) -> Any:
+        body = wrap(lambda c, w: (c, jnp.tanh(jnp.tanh(c @ w) @ w)))
+        c, ys = jax.lax.scan(body, x, stack)
+        return jnp.sum(jnp.sin(c)) + jnp.sum(ys * ys)
+
+    assert fits(jax.value_and_grad(loss), X, share=0.8).plan.loops
+
+
+def test_two_loops_cut_into_segments_with_rows_of_their_own() -> None:
+    """The first loop became several equations, and the second one was looked for at its old place."""
+    weights, x = [0.2 * CONSTANT[:16, :16], 0.2 * CONSTANT[16:32, :16]], X[:64, :16]
+
+    def loss(weights: Any) -> Any:
+        h = x
+        for w, n in zip(weights, (36, 49), strict=True):
+            rows = jnp.linspace(0.5, 1.0, n).astype(jnp.float32) * w[0, 0]
+            h = jax.lax.scan(lambda c, a, w=w: (c + jnp.tanh(jnp.tanh(c @ w) @ w) * a, None), h, rows)[0]
+        return jnp.mean(h * h)
+
+    step = jax.value_and_grad(loss)
+    fitted = fits(step, weights, share=0.2)
+    assert all(trade.segment for trade in fitted.plan.loops) and len(fitted.plan.loops) == 2
+    again = recoup.fit(step, weights, plan=fitted.plan, budget=fitted.plan.budget_bytes)
+    assert recoup.check(step, again, weights)
