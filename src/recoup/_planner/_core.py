@@ -13,10 +13,10 @@ from recoup._tables import Tables
 
 def arrange(
     tables: Tables,
-    window: array[int],
-    zone: array[int],
-    needs_starts: array[int],
-    needs: array[int],
+    window: "array[int]",
+    zone: "array[int]",
+    needs_starts: "array[int]",
+    needs: "array[int]",
     level: bytearray,
     schedule: list[int],
     owner: list[int],
@@ -76,7 +76,7 @@ def arrange(
         owner.append(now if window[i] > 0 else -1)
 
 
-def step_windows(schedule: array[int], window: array[int], found: array[int]) -> None:
+def step_windows(schedule: "array[int]", window: "array[int]", found: "array[int]") -> None:
     """Fills `found` with the window of each step: of a repeat that of the first computation it precedes."""
     steps = len(schedule)
     seen = bytearray(len(window))
@@ -94,11 +94,11 @@ def step_windows(schedule: array[int], window: array[int], found: array[int]) ->
 
 def follow(
     tables: Tables,
-    schedule: array[int],
-    window: array[int],
-    size: array[int],
-    end: array[int],
-    live: array[int],
+    schedule: "array[int]",
+    window: "array[int]",
+    size: "array[int]",
+    end: "array[int]",
+    live: "array[int]",
 ) -> int:
     """Fills, for each step, the bytes of its buffer (0: none), its last reading step, and what is alive.
 

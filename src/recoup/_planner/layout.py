@@ -34,12 +34,12 @@ class Layout:
     trigger: tuple[int, ...]  # for each window the value whose arrival opens it; -1 for window 0
 
     @cached_property
-    def windows(self) -> array[int]:
+    def windows(self) -> "array[int]":
         """`window` as an array."""
         return array("i", self.window)
 
     @cached_property
-    def needs(self) -> tuple[array[int], array[int]]:
+    def needs(self) -> "tuple[array[int], array[int]]":
         """`late_reads` by window: starts and values."""
         rows: list[list[int]] = [[] for _ in range(max(self.window, default=0) + 1)]
         for window, v in self.late_reads:
@@ -57,7 +57,7 @@ class Zones:
     count: int
 
     @cached_property
-    def zones(self) -> array[int]:
+    def zones(self) -> "array[int]":
         """`zone` as an array."""
         return array("i", self.zone)
 

@@ -89,7 +89,7 @@ def step_windows(schedule: Sequence[int], window: Sequence[int]) -> list[int]:
     return found.tolist()
 
 
-def _hosted(program: Program, schedule: array[int], size: np.ndarray, end: np.ndarray) -> np.ndarray:
+def _hosted(program: Program, schedule: "array[int]", size: np.ndarray, end: np.ndarray) -> np.ndarray:
     """For each step the bytes of temporaries that sit in the memory of results not written yet.
 
     The compiler places the largest temporaries first, each into a free result of at least its size.
