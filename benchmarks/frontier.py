@@ -3,9 +3,9 @@
 Each model is measured in a process of its own (`measure.py`); the results of the models that ran are merged
 into `benchmarks/results/frontier-<JAX version>.json`, and the table beside it is made from that file.
 
-    python -m benchmarks.frontier                       every model at full size, about half an hour on two cores
-    python -m benchmarks.frontier --models gpt,unet     only these; the others' results stay
-    python -m benchmarks.frontier --quick               small sizes, one round; writes frontier-quick-*
+    python -m benchmarks.frontier                     every model at full size: half an hour on two cores
+    python -m benchmarks.frontier --models gpt,unet   only these; the others' results stay
+    python -m benchmarks.frontier --quick             small sizes, one round; writes frontier-quick-*
 """
 
 import argparse
