@@ -6,8 +6,9 @@ is computed again, all at once, right before the first late use. Candidates are 
 their calls to wrap, and which values that the plan keeps to keep by name. The planner's machine ranks them
 all; the best are rewritten as a plan is, and the memory model predicts them. Where no function is called
 several times, ranges of lines between narrow points stand in. A loop's body takes the plan's own trade.
-Limits: calls are told apart by the place in the code where they begin, so a function that begins with a
-loop counts as several. Two functions are not combined. The user's own regions are left as they are.
+Limits: calls are told apart by the place in the code where they begin, so the calls of a function that
+begins with a Python loop count as one. Two functions are not combined. The user's own regions are left as
+they are.
 """
 
 import itertools
@@ -254,7 +255,7 @@ def _functions(early: Sequence[int], stacks: dict[int, tuple[Call, ...]]) -> Ite
             key = (call.file, call.function, call.first_line)
             callers = tuple((c.function, c.position) for c in stacks[o][:depth])
             now = began.get(key)
-            if now is None or now[0] != callers or (now[2] and now[1] == call.position):
+            if now is None or now[0] != callers or (now[2] and now[1] == call.position and not call.looped):
                 began[key] = (callers, call.position, False)
                 calls.setdefault(key, []).append([])
             elif now[1] != call.position:

@@ -4,10 +4,11 @@ Each function says which names moved between the supported versions (JAX 0.10.2 
 meaning to both.
 """
 
+import dis
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -593,14 +594,15 @@ def run_module(executable: Any, arguments: Sequence[Any]) -> list[Any]:
 class Call(NamedTuple):
     """A function of the user's that was running when an equation was recorded.
 
-    `position` tells places in its code apart; `first_line` is where it is defined.
+    `position` tells places in its code apart, `looped` says that this one is in a Python loop of it;
+    `first_line` is where the function is defined.
     """
 
     file: str
     function: str
     first_line: int
-    line: int
     position: int
+    looped: bool
 
 
 def user_calls(eqn: Any) -> tuple[Call, ...]:
@@ -609,14 +611,18 @@ def user_calls(eqn: Any) -> tuple[Call, ...]:
     if traceback is None:
         return ()
     found = []
-    _, positions = traceback.raw_frames()
-    for frame, position in zip(traceback.frames, positions, strict=False):
-        if frame.file_name.startswith(_LIBRARIES[1]):  # recoup's own frame around the step
-            break
-        if not frame.file_name.startswith(_LIBRARIES[0]):
-            found.append(
-                Call(
-                    frame.file_name, frame.function_name, frame.function_start_line, frame.line_num, position
-                )
-            )
+    for code, position in zip(*traceback.raw_frames(), strict=True):
+        file = code.co_filename
+        if file.startswith(_LIBRARIES[1]) and f"{os.sep}_demo{os.sep}" not in file:
+            break  # recoup's own frame around the step
+        if not file.startswith(_LIBRARIES[0]):
+            looped = any(start <= position <= end for start, end in _loops(code))
+            found.append(Call(file, code.co_qualname, code.co_firstlineno, position, looped))
     return tuple(reversed(found))
+
+
+@lru_cache(maxsize=1024)
+def _loops(code: Any) -> tuple[tuple[int, int], ...]:
+    """The ranges of a function's code that a jump back repeats."""
+    jumps = (i for i in dis.get_instructions(code) if i.opname.startswith("JUMP_BACKWARD"))
+    return tuple((int(i.argval), i.offset) for i in jumps)

@@ -94,7 +94,7 @@ def picture_of(names=HOSTILE, operations=40, strips=2):
     }  # fmt: skip
     arena = {
         "temporaries_bytes": 64, "total_bytes": 128, "attributed_bytes": 64, "by_role": {"kept": 64},
-        "occupants": [occupant], "instrument": "compiled (buffer assignment)",
+        "occupants": [occupant], "moments_bytes": [0, 64, 32], "instrument": "compiled (buffer assignment)",
     }  # fmt: skip
     return Picture(
         title=name(0),

@@ -45,7 +45,7 @@ def test_a_plan_from_a_file_shows_what_the_file_has(plan, tmp_path):
     loaded.report(tmp_path / "plan.html")
     with pytest.raises(recoup.errors.PlanError, match="plan the step anew"):
         loaded.advise()
-    fitted = recoup.fit(mlp_step, *mlp_args(), plan=loaded)
+    fitted = recoup.fit(mlp_step, *mlp_args(), plan=loaded, budget=plan.unplanned_bytes)
     assert [s.title for s in fitted.picture().strips] == ["As it is", "Planned"]
 
 

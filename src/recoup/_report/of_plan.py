@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from recoup import _signature
 from recoup._report.picture import Figure, Picture
 from recoup._report.text import format_bytes, format_percent
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from recoup._plan import Plan
 
 BOUND = "counted from the program"
+_NOT_SHOWN = frozenset(["instrument", *_signature.KINDS])
 _DEFAULT = "memory model (predicted)"
 
 
@@ -42,7 +44,7 @@ def plan_picture(plan: "Plan") -> Picture:
         bound=plan.bound,
         flops=plan.flops,
         decisions=tuple(asdict(d) for d in plan.decisions),
-        made_with={key: value for key, value in plan.made_with.items() if key != "instrument"},
+        made_with={key: value for key, value in plan.made_with.items() if key not in _NOT_SHOWN},
     )
 
 
@@ -81,7 +83,9 @@ def _share(part: float, whole: float) -> str:
 
 
 def arena_data(arena: Any) -> Mapping[str, Any]:
-    """A compiled arena as a report shows it: the parts, and its occupants at the peak."""
+    """A compiled arena as a report shows it: the parts, its occupants at the peak, and the
+    bytes alive at each instruction of the compiler's own schedule."""
     data: dict[str, Any] = arena.to_dict()
-    data.pop("moments", None)
+    data["moments_bytes"] = [moment.bytes for moment in arena.moments]
+    del data["moments"]
     return data

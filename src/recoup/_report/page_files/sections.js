@@ -141,6 +141,23 @@ function residuals() {
     h("div", { class: "bar" }, filter), table.element);
 }
 
+// Bytes alive over the compiler's own schedule: an outline, its peak marked. Columns show their fullest moment.
+function outline(sizes) {
+  const columns = Math.min(sizes.length, 1000), width = 1000, height = 90;
+  const most = sizes.reduce((a, b) => Math.max(a, b), 1), at = sizes.indexOf(most);
+  const fullest = Array.from({ length: columns }, (_, x) => {
+    let best = 0;
+    for (let i = Math.floor(x * sizes.length / columns); i < Math.max(Math.floor((x + 1) * sizes.length / columns), Math.floor(x * sizes.length / columns) + 1); i++) best = Math.max(best, sizes[i]);
+    return best;
+  });
+  const y = (size) => (height * (1 - size / most)).toFixed(1);
+  const path = fullest.map((size, x) => `L${(x * width / columns).toFixed(1)},${y(size)}H${((x + 1) * width / columns).toFixed(1)}`).join("");
+  return h("div", { class: "outline" },
+    s("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": `Compiled temporaries over ${count(sizes.length)} instructions, highest at ${count(at + 1)}` },
+      s("path", { d: `M0,${height}${path}V${height}Z`, fill: "var(--kept)", opacity: .8 })),
+    h("span", { style: `left:${(100 * (at + .5) / sizes.length).toFixed(2)}%` }));
+}
+
 function arena(title, found) {
   const groups = { ...Object.fromEntries(Object.keys(ROLES).map((r) => [r, { color: `--${r}`, hatched: r === "recomputed" }])), reserved: { color: "--rest" }, padding: { color: "--fixed" } };
   const rows = new Map();
@@ -158,6 +175,7 @@ function arena(title, found) {
   ];
   const table = sortable(columns, [...rows.values()].sort((a, b) => b.bytes - a.bytes), { words: (o) => [o.op, o.value, o.source, o.role].join(" "), step: 15 });
   section(`Compiled arena at its peak: ${title}`, `${bytes(found.temporaries_bytes)} of temporaries, ${found.instrument}; beside them ${bytes(found.total_bytes - found.temporaries_bytes)} of arguments, results and constants. The parts add up to the arena; ${percent(found.attributed_bytes / total)} of it has a source line.`,
+    (found.moments_bytes || []).length > 1 && [outline(found.moments_bytes), h("p", { class: "note" }, `Bytes alive over the ${count(found.moments_bytes.length)} instructions of the compiled schedule; the mark is the peak, which the parts below take apart.`)],
     h("div", { class: "shares", role: "img", "aria-label": shares.map(([role, size]) => `${role} ${bytes(size)}`).join(", ") }, shares.map(([role, size]) => h("i", { class: (groups[role] || groups.other).hatched ? "swatch hatched" : "", style: `width:${100 * size / total}%;height:auto;border-radius:0;background-color:var(${(groups[role] || groups.other).color})`, title: `${role} ${bytes(size)}` }))),
     h("ul", { class: "legend" }, shares.map(([role, size]) => h("li", {}, h("button", { type: "button", tabindex: -1 }, swatch(groups[role] || groups.other), `${role} ${bytes(size)}`)))),
     table.element);
