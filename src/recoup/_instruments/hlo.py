@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from recoup._instruments.wire import fields, inner, number, numbers, text
+from recoup.errors import InstrumentError
 
 # Scopes of operations that are computed again: recoup's rewriting; `jax.checkpoint` and recoup's regions.
 RECOMPUTED = ("recoup_recompute", "rematted_computation")
@@ -157,7 +158,20 @@ def parse_module(data: bytes) -> Module:
             schedule = _schedule(inner(value, _WHAT))
         elif key == 17:
             frames = _frames(inner(value, _WHAT))
-    return Module(name, entry, instructions, computations, schedule, frames)
+    found = Module(name, entry, instructions, computations, schedule, frames)
+    _check(found)
+    return found
+
+
+def _check(module: Module) -> None:
+    """Everything that is named must be there: a message cut at a field's end still reads as a message."""
+    known = module.instructions.keys()
+    named = [operand for i in module.instructions.values() for operand in i.operands]
+    named += [key for order in module.schedule.values() for key in order]
+    named += [c.root for c in module.computations.values()]
+    lists = {module.entry, *module.schedule, *(c for i in module.instructions.values() for c in i.calls)}
+    if not known >= set(named) or not module.computations.keys() >= lists:
+        raise InstrumentError(f"{_WHAT} is truncated or damaged: it names parts that it does not hold")
 
 
 def _computation(

@@ -15,6 +15,7 @@ from recoup._instruments.assignment import Allocation, Placed
 from recoup._instruments.hlo import Module
 from recoup._instruments.liveness import Liveness, Position, Span
 from recoup._instruments.origin import Origin, origin
+from recoup.errors import InstrumentError
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,13 @@ def occupancy(module: Module, allocations: Sequence[Allocation], libraries: Sequ
       module: the optimized program.
       allocations: its buffer assignment.
       libraries: path prefixes that are not the user's code.
+
+    Raises:
+      InstrumentError: the assignment belongs to another program.
     """
     temporary = [a for a in allocations if a.kind == "temporary"]
+    if any(p.instruction not in module.instructions for a in temporary for p in a.placed):
+        raise InstrumentError("the buffer assignment is not that of the program: it names other instructions")
     defined: set[Position] = {(p.instruction, p.index) for a in allocations for p in a.placed}
     liveness = Liveness(module, defined)
     lives = [[_Live(p, liveness.span((p.instruction, p.index))) for p in a.placed] for a in temporary]

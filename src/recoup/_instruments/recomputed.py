@@ -1,10 +1,11 @@
 """The `recomputed` instrument: operations computed again, counted in the optimized program.
 
 Idea: recoup's rewriting and JAX's own regions put a scope around what they recompute, and the compiler keeps
-it with each instruction. What it merged back into the forward pass is gone from the program, so it is not
-counted: zero beside a region means that the region does nothing.
-Limits: instructions as the compiler left them, those inside fusions included; a loop's body counts once.
-What the compiler itself computes in several fusions carries no mark and is not counted.
+it with each instruction. What it merged back into the forward pass is one instruction, not two: a region
+that does nothing shows as no more heavy operations in all than the plain step has.
+Limits: instructions as the compiler left them, those inside fusions included; a loop's body counts once. Of
+two merged instructions either scope may survive, so compare totals. What the compiler itself computes in
+several fusions carries no mark.
 """
 
 from collections.abc import Callable, Mapping, Sequence
