@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from recoup import _compat
+from recoup._barrier import FENCE_OPTIONS
 
 
 def array(*shape, dtype=jnp.float32):
@@ -12,7 +13,7 @@ def array(*shape, dtype=jnp.float32):
 
 def compiled(fun, *args, donate=()):
     """The compiler's memory analysis, with barriers kept."""
-    options = {"xla_disable_hlo_passes": "cse_barrier_expander"} if _compat.BARRIERS_NEED_OPTION else None
+    options = FENCE_OPTIONS if _compat.BARRIERS_NEED_OPTION else None
     step = jax.jit(fun, donate_argnums=donate)
     return step.lower(*args).compile(compiler_options=options).memory_analysis()
 

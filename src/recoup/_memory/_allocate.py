@@ -103,11 +103,41 @@ def _computation(
             looped = node.op == "while" and i == 0
             c = _computation(part, schedule, body=looped, owned=set())
             _claim_results(c, body=looped)
+            if looped:
+                _use_carries(c)
             inside.setdefault(id(node), []).append(c)
     c = Computation(g, order, buffers, find, inside)
     for b in buffers.values():
         b.home = c
     return c
+
+
+def _use_carries(c: Computation) -> None:
+    """Places temporaries of a loop's body in its carries, between the last read of the old value and the new."""
+    position = {id(n): i for i, n in enumerate(c.order)}
+    read = [0] * len(c.g.params)  # position of the last reader
+    for i, node in enumerate(c.order):
+        if node.op not in ALIASES:
+            for x in node.operands:
+                d = definer(x)
+                if d.op == "parameter":
+                    read[d.attrs] = i
+    gaps: list[tuple[Buffer, int, list[Buffer]]] = []
+    for k, x in enumerate(c.g.outputs):
+        b = c.find(x)
+        if b is not None and b.place == "result" and b.nbytes >= SMALL_BYTES and id(b.node) in position:
+            gaps.append((b, read[k], []))
+    if not gaps:
+        return
+    for b in sorted(c.buffers.values(), key=lambda b: -b.nbytes):
+        if b.place is not None or b.nbytes < SMALL_BYTES:
+            continue
+        for carry, after, inside in gaps:
+            fits = b.nbytes <= carry.nbytes and after < b.start and b.end < carry.start
+            if fits and all(b.end < o.start or o.end < b.start for o in inside):
+                b.place = carry
+                inside.append(b)
+                break
 
 
 def _claim_results(c: Computation, *, body: bool) -> list[Buffer]:
@@ -136,6 +166,9 @@ def _clock(c: Computation, now: int) -> int:
     for b in c.buffers.values():
         b.first = moment[b.start] if b.start >= 0 else -1
         b.last = moment[b.end] if 0 <= b.end < len(moment) else (-1 if b.end < 0 else now)
+        if b.node.op == "gte" and b.node.operands[0].op == "conditional":  # written inside
+            written = [p.find(p.g.outputs[b.node.attrs]) for p in c.inside[id(b.node.operands[0])]]
+            b.first = min([b.first, *(w.first for w in written if w is not None)])
     return now
 
 

@@ -18,6 +18,8 @@ def loop(low: Lowering, inits: list[Node], body: Graph, trips: int, *others: Gra
     """A `while` node and its results. `others`: computations it calls beside its body."""
     node = low.g.new("while", (0,), "uint8", tuple(inits), trips)
     node.bodies = [body, *others]
+    if body.effects:
+        low.g.effects.append(node)
     return [low.g.new("gte", x.shape, x.dtype, (node,), i) for i, x in enumerate(inits)]
 
 
@@ -33,7 +35,9 @@ def _scan(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     consts = [x for x, s in zip(everything, sunk, strict=True) if not s]
     nc = len(consts)
     outs = eqn.outvars[nk:]
-    length = parts.length
+    length, unroll = parts.length, parts.unroll
+    if unroll > 1 and length > 1:
+        return _unrolled(low, eqn, xs, parts, min(unroll, length))
     if length == 0:
         return carries + [low.g.scalar(0, squeeze(s), d) for s, d in (full_shape(v.aval) for v in outs)]
     if length == 1:  # the compiler takes a loop of one trip apart
@@ -77,6 +81,88 @@ def _scan(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     result = loop(low, inits, g, length)
     first = 1 + nc + nk + len(stacked)
     return [*result[1 + nc : 1 + nc + nk], *result[first : first + len(accs)]]
+
+
+def _unrolled(low: Lowering, eqn: Any, xs: list[Node], parts: Any, unroll: int) -> list[Node]:
+    """A scan that takes several rows a trip: a loop over groups of rows, then the rows that are left."""
+    inner, inner_consts = _compat.open_jaxpr(parts.body)
+    nc, nk, length = parts.num_consts, parts.num_carry, parts.length
+    trips, left = divmod(length, unroll)
+    if trips == 1:  # the compiler takes a loop of one trip apart
+        trips, left = 0, length
+    consts, carries, stacked = xs[:nc], xs[nc : nc + nk], xs[nc + nk :]
+
+    def several(at: Lowering, count: int, consts: list[Node], carries: list[Node], rows: list[Node]) -> Any:
+        """The new carries and the stacked results of `count` rows."""
+        made: list[list[Node]] = []
+        for step in range(count):
+            i = count - 1 - step if parts.reverse else step
+            row = (
+                [at.g.add("slice", x.shape[1:], x.dtype, (x,), (0, i, 1)) for x in rows]
+                if count > 1
+                else rows
+            )
+            values = at.jaxpr(inner, [at.const(c) for c in inner_consts], [*consts, *carries, *row])
+            carries = values[:nk]
+            made.append(values[nk:])
+        if parts.reverse:
+            made.reverse()
+        if count == 1:
+            return carries, made[0]
+        ys = []
+        for same in zip(*made, strict=True):
+            ys.append(rules.concatenate(at.g, (count, *same[0].shape), same[0].dtype, same, 0))
+        return carries, ys
+
+    cut = left if parts.reverse else length - left
+    sides: tuple[list[Node], list[Node]] = ([], [])  # the rows of the loop, and those that are left
+    for x in stacked:
+        rest = x.shape[1:]
+        if trips and left:
+            head = low.g.add("slice", (cut, *rest), x.dtype, (x,), (0, 0, cut))
+            tail = low.g.add("slice", (length - cut, *rest), x.dtype, (x,), (0, cut, length - cut))
+            both = (tail, head) if parts.reverse else (head, tail)
+        else:
+            both = (x, x)
+        sides[0].append(rules.reshape(low.g, both[0], (trips, unroll, *rest)) if trips else both[0])
+        sides[1].append(rules.reshape(low.g, both[1], rest) if left == 1 else both[1])
+    pieces: list[list[Node]] = []
+    if trips:
+        shapes = [full_shape(v.aval) for v in eqn.outvars[nk:]]
+        accs = [low.g.scalar(0, (trips, unroll, *squeeze(s[1:])), d) for s, d in shapes]
+        inits = [low.g.constant(0, "int32"), *consts, *carries, *sides[0], *accs]
+        child = low.child(low.g.eqn)
+        g = child.g
+        params = [g.param(x.shape, x.dtype) for x in inits]
+        i, p_consts, p_carries = params[0], params[1 : 1 + nc], params[1 + nc : 1 + nc + nk]
+        p_rows = params[1 + nc + nk : 1 + nc + nk + len(stacked)]
+        p_accs = params[1 + nc + nk + len(stacked) :]
+        index = g.add("subtract", (), "int32", (g.constant(trips - 1, "int32"), i)) if parts.reverse else i
+        rows = [g.add("dynamic-slice", x.shape[1:], x.dtype, (x, index), "row") for x in p_rows]
+        new, ys = several(child, unroll, p_consts, p_carries, rows)
+        updated = [
+            g.new("dynamic-update-slice", a.shape, a.dtype, (a, y, index), "row")
+            for a, y in zip(p_accs, ys, strict=True)
+        ]
+        step = g.add("add", (), "int32", (i, g.constant(1, "int32")))
+        g.outputs = [step, *p_consts, *new, *p_rows, *updated]
+        _hoist(low, inits, g)
+        result = loop(low, inits, g, trips)
+        carries = result[1 + nc : 1 + nc + nk]
+        first = 1 + nc + nk + len(stacked)
+        stacks = result[first : first + len(accs)]
+        pieces.append([rules.reshape(low.g, y, (trips * unroll, *y.shape[2:])) for y in stacks])
+    if left:
+        carries, ys = several(low, left, consts, carries, sides[1])
+        pieces.append(ys)
+    if len(pieces) == 1:
+        return [*carries, *pieces[0]]
+    order = pieces[::-1] if parts.reverse else pieces
+    joined = []
+    for v, a, b in zip(eqn.outvars[nk:], *order, strict=True):
+        shape, dtype = full_shape(v.aval)
+        joined.append(rules.concatenate(low.g, squeeze(shape), dtype, (a, b), 0))
+    return [*carries, *joined]
 
 
 # Not worth moving out of a loop alone.
@@ -150,5 +236,7 @@ def _cond(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
         params = [child.g.param(x.shape, x.dtype) for x in xs[1:]]
         child.g.outputs = child.jaxpr(inner, [child.const(c) for c in inner_consts], params)
         node.bodies.append(child.g)
+    if any(g.effects for g in node.bodies):
+        low.g.effects.append(node)
     outs = [full_shape(v.aval) for v in eqn.outvars]
     return [low.g.new("gte", squeeze(s), d, (node,), i) for i, (s, d) in enumerate(outs)]

@@ -8,7 +8,7 @@ Where that does not hold the compiler inserts a copy, which is a buffer.
 
 from heapq import heappop, heappush
 
-from recoup._memory._graph import Graph, Node, post_order, relink
+from recoup._memory._graph import Graph, Node, relink
 from recoup._memory._tables import ELEMENTWISE
 
 IN_PLACE = frozenset({"dynamic-update-slice", "scatter", "sort"})
@@ -136,7 +136,7 @@ def insert_copies(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
         elif d.op in ("constant", "parameter") or id(d) in taken:
             g.outputs[k] = _copy(x)
         taken.add(id(d))
-    g.nodes = [*g.params, *(n for n in post_order(g.outputs) if n.op != "parameter")]
+    g.nodes = [*g.params, *(n for n in g.alive() if n.op != "parameter")]
     relink(g)
 
 

@@ -28,9 +28,12 @@ def _loop(node: Node) -> None:
     read = {u.attrs for u in node.users if u.op == "gte"}
     index = {id(p): k for k, p in enumerate(body.params)}
     for g in others:
-        for x in _reached(g.outputs):
+        for x in _reached([*g.outputs, *g.effects]):
             if x.op == "parameter":
                 read.add(x.attrs)
+    for x in _reached(body.effects):
+        if x.op == "parameter":
+            read.add(x.attrs)
     if not others:
         read.add(0)  # the counter of a loop of known length
     needed: set[int] = set()
@@ -65,7 +68,7 @@ def _branches(node: Node) -> None:
         for user in node.users:
             if user.op == "gte":
                 user.attrs = place[user.attrs]
-    used = {x.attrs for g in node.bodies for x in _reached(g.outputs) if x.op == "parameter"}
+    used = {x.attrs for g in node.bodies for x in _reached([*g.outputs, *g.effects]) if x.op == "parameter"}
     if len(used) < len(node.operands) - 1:
         place = {k: i for i, k in enumerate(sorted(used))}
         node.operands = [node.operands[0], *(node.operands[1 + k] for k in place)]

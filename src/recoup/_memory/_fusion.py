@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Any
 
-from recoup._memory._graph import Graph, Node, post_order, remove_user
+from recoup._memory._graph import Graph, Node, remove_user
 from recoup._memory._tables import ELEMENTWISE, EXPENSIVE, LOOP_FUSIBLE, REUSES, Tables
 
 NOT_FUSIBLE = frozenset(
@@ -281,7 +281,7 @@ class Fuser:
 def fuse_loops(g: Graph, t: Tables) -> None:
     """Runs loop fusion. Needs post-order and users; the caller rebuilds both."""
     Fuser(g, t).run()
-    g.nodes = post_order(g.outputs)
+    g.nodes = g.alive()
 
 
 def members(node: Node) -> list[Any]:

@@ -58,9 +58,11 @@ class Graph:
         self.nodes: list[Node] = []
         self.params: list[Node] = []
         self.outputs: list[Node] = []
+        self.effects: list[Node] = []  # what must run though no output needs it
         self._next = 0
         self._seen: dict[Any, Node] = {}
         self.native_half = False  # whether bfloat16 is moved and multiplied as it is (see `_tables`)
+        self.entry = False  # whether it is the program itself, not a loop's body or a branch
         self.eqn = -1  # the top-level equation now being lowered
 
     def add(
@@ -104,16 +106,20 @@ class Graph:
         c = self.constant(value, dtype)
         return self.add("broadcast", shape, dtype, (c,), ()) if shape else c
 
+    def alive(self) -> list[Node]:
+        """What the outputs and the effects need, operands before users."""
+        return post_order([*self.effects, *self.outputs])
+
     def prune(self) -> None:
         """Drops what no output needs, puts the nodes in depth-first post-order, and fills in the users."""
-        self.nodes = post_order(self.outputs)
+        self.nodes = self.alive()
         seen = set(map(id, self.nodes))
         self.nodes = [p for p in self.params if id(p) not in seen] + self.nodes
         link(self)
 
     def reorder(self) -> None:
         """As `prune`, but users that are there already keep their order."""
-        alive = post_order(self.outputs)
+        alive = self.alive()
         seen = set(map(id, alive))
         self.nodes = [p for p in self.params if id(p) not in seen] + alive
         relink(self)

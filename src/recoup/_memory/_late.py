@@ -1,6 +1,7 @@
 """Rules that need to know who reads a value: applied once the graph is complete.
 
-`add(scatter-add(0, i, u), x)` becomes `scatter-add(x, i, u)` when nothing else reads the scatter.
+`add(scatter-add(0, i, u), x)` becomes `scatter-add(x, i, u)` when nothing else reads the scatter and
+x is no scatter itself.
 """
 
 from recoup._memory import _rules as rules
@@ -13,7 +14,12 @@ def simplify_late(g: Graph) -> None:
     for node in g.nodes:
         if node.op == "add" and len(node.operands) == 2:
             for scatter, x in (node.operands, node.operands[::-1]):
-                if _adds_to_zero(scatter) and len(scatter.users) == 1 and id(scatter) not in outputs:
+                if (
+                    x.op != "scatter"
+                    and _adds_to_zero(scatter)
+                    and len(scatter.users) == 1
+                    and id(scatter) not in outputs
+                ):
                     node.op, node.attrs = "scatter", scatter.attrs
                     node.operands = [x, *scatter.operands[1:]]
                     break

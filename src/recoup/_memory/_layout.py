@@ -5,23 +5,27 @@ operands in row-major order: what is read transposed is copied. One copy serves 
 copies are merged later).
 """
 
-from recoup._memory._graph import Graph, Node, post_order
+from recoup._memory._graph import Graph, Node
+from recoup._memory._tables import Tables
 
 
-def assign_layouts(g: Graph) -> None:
+def assign_layouts(g: Graph, t: Tables) -> None:
     """Inserts a `copy` after each transpose."""
     made: dict[int, Node] = {}
-    for node in post_order(g.outputs):
+    for node in g.alive():
         if node.op == "transpose":
             continue
         for i, x in enumerate(node.operands):
             if x.op == "transpose":
                 node.operands[i] = _copy(g, x, made)
-    # results leave through a tuple, which nothing is fused across: the transposed value is written first
-    g.outputs = [
-        Node("copy", x.shape, x.dtype, [x], "result", x.eqn, x.id) if x.op == "transpose" else x
-        for x in g.outputs
-    ]
+    g.outputs = [_result(x, t) if x.op == "transpose" else x for x in g.outputs]
+
+
+def _result(x: Node, t: Tables) -> Node:
+    """A transposed result leaves through a tuple, which nothing is fused across: it is written first."""
+    if x.operands[0].op != "convolution" or t.transposes_convolutions:
+        x = Node("copy", x.shape, x.dtype, [x], None, x.eqn, x.id)
+    return Node("copy", x.shape, x.dtype, [x], "result", x.eqn, x.id)
 
 
 def _copy(g: Graph, x: Node, made: dict[int, Node]) -> Node:

@@ -220,11 +220,9 @@ def _convert(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 @rule("copy", "copy_p", "stop_gradient", "name", "recoup_keep", "recoup_diagnostic", "device_put",
       "sharding_constraint", "pvary",
       "layout_constraint",
-      "optimization_barrier", "recoup_barrier", "reshard", "mesh_cast", "random_wrap",
+      "reshard", "mesh_cast", "random_wrap",
       "random_unwrap", "random_clone", "convert_memory_kind")  # fmt: skip
 def _identity(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    if eqn.primitive.name in ("optimization_barrier", "recoup_barrier"):
-        return low.barrier(xs)
     return list(xs)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from recoup import _compat
-from recoup._memory import _bounded, _control, _math, _random, _shapes, _special
+from recoup._memory import _bounded, _control, _math, _ordering, _random, _shapes, _special
 from recoup._memory._allocate import Arena, allocate
 from recoup._memory._copies import definer, insert_copies
 from recoup._memory._dead import drop_dead
@@ -28,7 +28,7 @@ from recoup._memory._results import Life, Live, MemoryBytes, Point, Prediction
 from recoup._memory._schedule import breadth_first
 from recoup._memory._tables import SLACK, Tables, tables
 
-_LOADED = (_bounded, _control, _math, _random, _shapes, _special)  # they register their rules
+_LOADED = (_bounded, _control, _math, _ordering, _random, _shapes, _special)  # they register their rules
 POINTER_BYTES = 8  # several results come with a table of pointers
 
 
@@ -41,6 +41,7 @@ def _lower(jaxpr: Any, *, barriers_hold: bool) -> Lowering:
     """The program as a small graph."""
     inner, consts = _compat.open_jaxpr(jaxpr)
     g = Graph()
+    g.entry = True
     g.native_half = tables(_compat.JAX_VERSION).native_half
     lowering = Lowering(g, {}, {}, barriers_hold=barriers_hold)
     params = []
@@ -60,7 +61,7 @@ def _optimize(g: Graph, t: Tables) -> None:
     for node in g.nodes:
         for inner in node.bodies:
             _optimize(inner, t)
-    assign_layouts(g)
+    assign_layouts(g, t)
     g.prune()
     fuse_library(g, t)
     g.reorder()

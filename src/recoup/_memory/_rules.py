@@ -33,6 +33,11 @@ def scalar_value(node: Node) -> Any:
     return node.attrs if node.op == "constant" and not node.shape else None
 
 
+def is_unit_reshape(node: Node) -> bool:
+    """A reshape that only adds or drops dimensions of size 1; kept where that keeps buffers apart."""
+    return node.op == "reshape" and node.shape == node.operands[0].shape
+
+
 def is_scalar_like(node: Node) -> bool:
     """A scalar, or a broadcast of one."""
     return not node.shape or (node.op == "broadcast" and not node.operands[0].shape)
@@ -205,6 +210,16 @@ def data(g: Graph, op: str, shape: Shape, dtype: str, operands: Sequence[Node], 
     return g.add(op, shape, dtype, tuple(operands), attrs)
 
 
+def concatenate(g: Graph, shape: Shape, dtype: str, xs: Sequence[Node], dim: int) -> Node:
+    """A concatenation. With nothing but one scalar, spread, before or after a value it pads the value."""
+    for value, others in ((xs[0], xs[1:]), (xs[-1], xs[:-1])):
+        if others and all(x.op == "broadcast" and not x.operands[0].shape for x in others):
+            fill = others[0].operands[0]
+            if value not in others and all(x.operands[0] is fill for x in others):
+                return data(g, "pad", shape, dtype, (value, fill), (dim, value is xs[0]))
+    return data(g, "concatenate", shape, dtype, xs, dim)
+
+
 def elementwise(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: Any = None) -> Node:
     """An elementwise operation on operands of one shape (scalars are spread).
 
@@ -229,6 +244,9 @@ def elementwise(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: An
     sunk = _below_transpose(g, op, dtype, args, attrs)
     if sunk is not None:
         return sunk
+    if any(map(is_unit_reshape, args)) and all(is_unit_reshape(a) or is_scalar_like(a) for a in args):
+        inner = tuple([a.operands[0] if a.op == "reshape" else a for a in args])
+        return g.add("reshape", shape, dtype, (elementwise(g, op, dtype, inner, attrs),))
     # one operand is spread from something smaller, the others from scalars: compute small, spread the result
     spread = None
     for a in args:

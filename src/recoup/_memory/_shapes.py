@@ -85,7 +85,7 @@ def _concatenate(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     if len(xs) == 1:
         return [xs[0]]
     dim = sum(1 for s in out[: eqn.params["dimension"]] if s != 1)
-    return [rules.data(low.g, "concatenate", squeeze(out), xs[0].dtype, xs, dim)]
+    return [rules.concatenate(low.g, squeeze(out), xs[0].dtype, xs, dim)]
 
 
 @rule("stack")
@@ -94,7 +94,7 @@ def _stack(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     if len(xs) == 1 or not prod(out):
         return [rules.reshape(low.g, xs[0], squeeze(out))]
     dim = sum(1 for s in out[: eqn.params["axis"]] if s != 1)
-    return [rules.data(low.g, "concatenate", squeeze(out), xs[0].dtype, xs, dim)]
+    return [rules.concatenate(low.g, squeeze(out), xs[0].dtype, xs, dim)]
 
 
 @rule("pad")

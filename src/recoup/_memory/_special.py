@@ -45,7 +45,24 @@ def _gather(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     spread = rules.reshape(low.g, got, squeeze(ordered + extra))
     if spread is got and dn.collapsed_slice_dims:  # it keeps them, as dimensions of size 1
         spread = low.g.add("reshape", got.shape, got.dtype, (got,))
+    if "FILL" in str(p["mode"]) and spread.size:
+        spread = _fill(low, eqn, xs[1], spread)
     return [_reorder(low, spread, ordered, tuple([order.index(d) for d in range(len(order))]))]
+
+
+def _fill(low: Lowering, eqn: Any, indices: Node, got: Node) -> Node:
+    """What was gathered from outside the operand is replaced."""
+    g, shape = low.g, tuple(eqn.invars[1].aval.shape)
+    ends = [
+        rules.elementwise(g, "compare", "bool", (indices, g.constant(0, indices.dtype)), way)
+        for way in ("GE", "LE")
+    ]
+    inside = rules.elementwise(g, "and", "bool", tuple(ends))
+    if shape[-1] > 1:
+        inside = rules.reduce(g, inside, (len(inside.shape) - 1,), "and")
+    mask = rules.broadcast(g, inside, got.shape, range(len(squeeze(shape[:-1]))))
+    dtype = got.dtype
+    return rules.elementwise(g, "select", dtype, (mask, got, g.scalar(float("nan"), got.shape, dtype)))
 
 
 @rule("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max", "scatter_add", "scatter_mul")
@@ -61,12 +78,13 @@ def _scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     shape = tuple(eqn.invars[2].aval.shape)
     indices, n = _rows(low, eqn, indices, dn.operand_batching_dims)
     window = list(dn.update_window_dims)
+    unit = rules.is_unit_reshape(updates)
     batch = [d for d in range(len(shape)) if d not in window]
     updates = _reorder(low, updates, shape, (*batch, *window))
     updates = rules.reshape(low.g, updates, squeeze((n, *(shape[d] for d in window))))
-    if updates.op == "reshape":  # its layout is the reshape's: copied to row-major
+    if updates.op == "reshape" and not unit:  # its layout is the reshape's: copied to row-major
         updates = low.g.add("copy", updates.shape, updates.dtype, (updates,))
-    elif dn.inserted_window_dims:  # they become dimensions of size 1
+    elif dn.inserted_window_dims and not unit:  # they become dimensions of size 1
         updates = low.g.add("reshape", updates.shape, updates.dtype, (updates,))
     return _one(low, "scatter", eqn, [operand, indices, updates], attrs)
 
@@ -91,6 +109,12 @@ def _conv(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     key: tuple[Any, ...] = (str(dn), *(tuple(p[name]) for name in names))
     key += (p["feature_group_count"], p["batch_group_count"])
     n = len(dn.lhs_spec)
+    if not low.g.entry:  # inside loops and branches it is left in the order in which it was written
+        dn = dn._replace(
+            lhs_spec=(0, n - 1, *range(1, n - 1)),
+            rhs_spec=(n - 1, n - 2, *range(n - 2)),
+            out_spec=(0, n - 1, *range(1, n - 1)),
+        )
     lhs_order = (dn.lhs_spec[0], *dn.lhs_spec[2:], dn.lhs_spec[1])
     rhs_order = (*dn.rhs_spec[2:], dn.rhs_spec[1], dn.rhs_spec[0])
     out_order = (dn.out_spec[0], *dn.out_spec[2:], dn.out_spec[1])
@@ -195,6 +219,19 @@ def _scan_windows(low: Lowering, x: Node, key: tuple[Any, ...]) -> Node:
 @rule("sort")
 def _sort(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     return low.multi("sort", eqn, xs)
+
+
+@rule("debug_callback", "io_callback", "pure_callback", "debug_print")
+def _callback(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    """A call of the host. It reads its operands from buffers, and stays though nothing reads its results."""
+    if eqn.outvars:
+        outs = low.multi("custom-call", eqn, xs, eqn.primitive.name)
+        node = outs[0] if len(outs) == 1 else outs[0].operands[0]
+    else:
+        outs, node = [], low.g.new("custom-call", (), "uint8", tuple(xs), eqn.primitive.name)
+    if eqn.effects:
+        low.g.effects.append(node)
+    return outs
 
 
 @rule("top_k", "approx_top_k")

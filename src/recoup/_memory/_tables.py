@@ -55,6 +55,7 @@ class Tables:
     concatenate_row_bytes: int = 0
     concatenate_bytes: int = 0
     reductions_in_fusion: int = 5
+    transposes_convolutions: bool = False  # a transposed result of a convolution is written, not renamed
 
 
 LIBRARY_UNARY = frozenset({
@@ -68,6 +69,7 @@ _OLD = Tables(library_ops=LIBRARY_UNARY | LIBRARY_BINARY)
 _NEW = Tables(
     library_ops=LIBRARY_UNARY | LIBRARY_BINARY | LIBRARY_TRIGONOMETRIC,
     native_half=True,
+    transposes_convolutions=True,
     concatenate_columns=0,
     concatenate_row_bytes=64,
     concatenate_bytes=2048,
