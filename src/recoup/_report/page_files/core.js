@@ -46,6 +46,16 @@ function swatch(group) {
   return h("span", { class: "swatch" + (group.hatched ? " hatched" : ""), style: `background-color: var(${group.color})` });
 }
 
+// Rows that agree in `names` as one row that counts them and adds up `sums`: equal layers read as one.
+function grouped(rows, names, sums) {
+  const found = new Map();
+  for (const row of rows) {
+    const id = JSON.stringify(names.map((name) => row[name])), same = found.get(id);
+    if (same) { for (const name of sums) same[name] += row[name]; same.count++; } else found.set(id, { ...row, count: 1 });
+  }
+  return [...found.values()].sort((a, b) => b.bytes - a.bytes);
+}
+
 // A row of buttons of which one is pressed.
 function segments(label, options, chosen, choose) {
   const buttons = options.map(([value, text]) => h("button", {

@@ -100,12 +100,7 @@ function explained(d) {
 }
 
 function decisions() {
-  const rows = [...data.decisions.reduce((found, d) => {
-    // equal layers decide alike: one row for all of them
-    const id = [d.action, d.value, d.name, d.op, d.source, d.use, d.use_source, d.recipe].join("\0"), row = found.get(id);
-    if (row) { row.bytes += d.bytes; row.flops += d.flops; row.count++; } else found.set(id, { ...d, count: 1 });
-    return found;
-  }, new Map()).values()].sort((a, b) => b.bytes - a.bytes || b.flops - a.flops);
+  const rows = grouped(data.decisions, ["action", "value", "name", "op", "source", "use", "use_source", "recipe"], ["bytes", "flops"]);
   const saved = rows.filter((d) => d.action === "recompute").reduce((sum, d) => sum + d.bytes, 0), kept = rows.filter((d) => d.action === "keep").reduce((sum, d) => sum + d.bytes, 0);
   const columns = [
     { name: "Decision", class: "tight", sort: (d) => d.action, cell: (d) => h("span", { class: "tag" }, swatch({ color: ACTIONS[d.action] || "--other", hatched: d.action === "recompute" }), WORDS[d.action] || d.action) },
@@ -126,10 +121,12 @@ function decisions() {
 }
 
 function residuals() {
-  const rows = data.residuals, computed = rows.filter((r) => r.kind === "computed");
+  const computed = data.residuals.filter((r) => r.kind === "computed");
+  const rows = grouped(data.residuals, ["kind", "value", "op", "name", "source", "needed_by", "needed_by_source", "iterations", "fused"], ["bytes"])
+    .sort((a, b) => (b.kind === "computed") - (a.kind === "computed"));
   const columns = [
     { name: "Bytes", num: true, sort: (r) => r.bytes, cell: (r) => bytes(r.bytes) },
-    { name: "Value", class: "code", sort: (r) => r.value, cell: (r) => (r.iterations ? `${count(r.iterations)} × ` : "") + r.value },
+    { name: "Value", class: "code", sort: (r) => r.value, cell: (r) => (r.count > 1 ? `${count(r.count)} × ` : "") + r.value + (r.iterations ? ` × ${plural(r.iterations, "step")}` : "") },
     { name: "Kind", class: "tight", sort: (r) => r.kind, cell: (r) => r.kind + (r.fused ? ", fused" : "") },
     { name: "Made by", sort: (r) => r.op || r.name, cell: (r) => r.op || r.name },
     { name: "Line", sort: (r) => place(r.source), cell: (r) => line(r.source) },
@@ -160,11 +157,7 @@ function outline(sizes) {
 
 function arena(title, found) {
   const groups = { ...Object.fromEntries(Object.keys(ROLES).map((r) => [r, { color: `--${r}`, hatched: r === "recomputed" }])), reserved: { color: "--rest" }, padding: { color: "--fixed" } };
-  const rows = new Map();
-  for (const o of found.occupants) {
-    const id = [o.op, o.value, o.source, o.role].join("\0"), row = rows.get(id);
-    if (row) { row.bytes += o.bytes; row.count++; } else rows.set(id, { ...o, count: 1 });
-  }
+  const rows = grouped(found.occupants, ["op", "value", "source", "role"], ["bytes"]);
   const total = Math.max(1, found.temporaries_bytes), shares = Object.entries(found.by_role || {});
   const columns = [
     { name: "Bytes", num: true, sort: (o) => o.bytes, cell: (o) => bytes(o.bytes) },
@@ -173,7 +166,7 @@ function arena(title, found) {
     { name: "Line", sort: (o) => place(o.source), cell: (o) => [line(o.source), o.inferred ? " (inferred)" : ""] },
     { name: "Why", class: "tight", sort: (o) => o.role, cell: (o) => h("span", { class: "tag" }, swatch(groups[o.role] || groups.other), o.role) },
   ];
-  const table = sortable(columns, [...rows.values()].sort((a, b) => b.bytes - a.bytes), { words: (o) => [o.op, o.value, o.source, o.role].join(" "), step: 15 });
+  const table = sortable(columns, rows, { words: (o) => [o.op, o.value, o.source, o.role].join(" "), step: 15 });
   section(`Compiled arena at its peak: ${title}`, `${bytes(found.temporaries_bytes)} of temporaries, ${found.instrument}; beside them ${bytes(found.total_bytes - found.temporaries_bytes)} of arguments, results and constants. The parts add up to the arena; ${percent(found.attributed_bytes / total)} of it has a source line.`,
     (found.moments_bytes || []).length > 1 && [outline(found.moments_bytes), h("p", { class: "note" }, `Bytes alive over the ${count(found.moments_bytes.length)} instructions of the compiled schedule; the mark is the peak, which the parts below take apart.`)],
     h("div", { class: "shares", role: "img", "aria-label": shares.map(([role, size]) => `${role} ${bytes(size)}`).join(", ") }, shares.map(([role, size]) => h("i", { class: (groups[role] || groups.other).hatched ? "swatch hatched" : "", style: `width:${100 * size / total}%;height:auto;border-radius:0;background-color:var(${(groups[role] || groups.other).color})`, title: `${role} ${bytes(size)}` }))),
