@@ -35,6 +35,7 @@ _NAMES = (0, 1, 2, 4, 8)  # how many groups of values to keep by name
 _COUNTS = 8  # how many of a function's calls to wrap: so many different answers
 _CANDIDATES = 300_000  # operations times candidates: each is executed by the machine
 _PREDICTIONS = 8
+_WORTH_NAMING = 0.01  # of what the calls would keep
 
 
 @dataclass(frozen=True)
@@ -210,11 +211,15 @@ def _keeps(
         cost = sum(program.ops[program.values[v].producer].cost for v in members)
         return cost / max(1, sum(program.values[v].bytes for v in members))
 
+    crossing = (v for o in itertools.chain.from_iterable(calls) for v in program.ops[o].writes)
+    whole = sum(program.values[v].bytes for v in crossing if v in division.crossing)
     ranked = sorted(groups.items(), key=lambda item: -worth(item[1]))
     found = []
     for (source, name), members in ranked:
         line = source.split(" (")[0].rpartition(":")[2]
         size = sum(program.values[v].bytes for v in members)
+        if size < _WORTH_NAMING * whole:
+            continue
         keep = Keep(f"{name}_{line}", source, name, program.values[members[0]].text, len(members), size)
         found.append((keep, tuple(members)))
     return found

@@ -100,7 +100,7 @@ class Advice:
 
 
 def _instructions(wrap: Wrap) -> list[str]:
-    place = wrap.source.replace("\\", "/").rsplit("/", 1)[-1]
+    place = _file(wrap.source)
     what = (
         f"{wrap.function}() at {place}" if wrap.function else f"at {place}" if wrap.loop else f"lines {place}"
     )
@@ -120,17 +120,12 @@ def _instructions(wrap: Wrap) -> list[str]:
     if wrap.keeps:
         lines.append("  and keep inside it, with recoup.keep(value, name):")
         rows = [
-            [
-                k.name,
-                k.source.replace("\\", "/").rsplit("/", 1)[-1],
-                k.op,
-                k.value,
-                k.count,
-                format_bytes(k.bytes),
-            ]
+            [k.name, _file(k.source).partition(" ")[0], k.value, k.count, format_bytes(k.bytes)]
             for k in wrap.keeps
         ]
-        lines.append(
-            table(["name", "line", "made by", "value", "count", "bytes"], rows, right=(4, 5), indent=4)
-        )
+        lines.append(table(["name", "line", "value", "count", "bytes"], rows, right=(3, 4), indent=4))
     return lines
+
+
+def _file(source: str) -> str:
+    return source.replace("\\", "/").rsplit("/", 1)[-1]

@@ -183,7 +183,7 @@ class Plot {
     rule(data.budget, "budget", "budget", false);
     rule(data.bound, "bound", "no plan is below", true);
     parts.push(s("path", { d: `M${px - 5},${this.y(peak) - 8}h10l-5,7z`, fill: "currentColor" }),
-      s("text", { class: "halo strong", x: px + dx, y: this.y(peak) - 5, "text-anchor": side }, `peak ${bytes(peak)}`));
+      s("text", { class: "halo strong", x: px + dx, y: this.y(peak) - 5, "text-anchor": side }, `peak ${bytes(peak)} alive`));
     if (view.active === this) {
       const cx = Math.round(this.x(view.shown + .5)) + .5;
       parts.push(s("line", { class: "cross", x1: cx, x2: cx, y1: m.top - 8, y2: this.height - m.bottom + 9 }),
