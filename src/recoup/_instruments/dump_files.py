@@ -17,10 +17,11 @@ from recoup.errors import InstrumentError
 INSTRUMENT = "dump (XLA dump files)"
 LIMIT_BYTES = 256 << 20
 _ASSIGNMENT, _REPORT = "-buffer-assignment.txt", "-memory-usage-report.txt"
-_ALLOCATION = re.compile(r"allocation (\d+): size (\d+)(.*):\s*$")
-_VALUE = re.compile(r"\s*value: <\d+ (\S+) @\d+> \(size=(\d+),offset=(\d+)\): (.+)$")
-_PARAMETER = re.compile(r"\bparameter (\d+)\b")
-_TOTAL = re.compile(r"Total bytes: (\d+)")
+# No number of a file has more than 19 digits; Python refuses to read one of thousands.
+_ALLOCATION = re.compile(r"allocation (\d{1,19}): size (\d{1,19})(?!\d)(.*):\s*$")
+_VALUE = re.compile(r"\s*value: <\d+ (\S+) @\d+> \(size=(\d{1,19}),offset=(\d{1,19})\): (.+)$")
+_PARAMETER = re.compile(r"\bparameter (\d{1,19})\b")
+_TOTAL = re.compile(r"Total bytes: (\d{1,19})(?!\d)")
 _MODULE = re.compile(r"^(module_(\d+)\.([^.]+))\.")
 
 
