@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import jax
 
-from recoup import _loop_pairs
+from recoup import _loop_pairs, _signature
 from recoup._bound import lower_bound
 from recoup._compat import Literal
 from recoup._evidence import Evidence
@@ -82,6 +82,7 @@ def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str, *, cert
         repeats=tuple(repeats),
         regions=regions,
         made_with={
+            **_signature.describe(program),
             "jax": jax.__version__,
             "instrument": "memory model (predicted, estimate)"
             if certified
@@ -99,10 +100,12 @@ def apply_plan(traced: Traced, plan: Plan) -> Flat:
     """
     found = fingerprint(traced.program)
     if found != plan.fingerprint:
+        changed = _signature.differences(plan.made_with, _signature.describe(traced.program))
+        if (made := plan.made_with.get("jax", "?")) != jax.__version__:
+            changed.append(f"JAX: {made} became {jax.__version__}")
         raise PlanError(
-            f"this plan was made for another step (fingerprint {plan.fingerprint}, this step has {found}): "
-            "the step's code, shapes, dtypes, donated arguments or JAX version differ "
-            f"(made with JAX {plan.made_with.get('jax', '?')}, this is {jax.__version__}); plan again"
+            f"this plan was made for another step (fingerprint {plan.fingerprint}, this step has {found}). "
+            f"What differs: {'; '.join(changed) or 'which values the operations read'}. Plan again"
         )
     flat = traced.flat
     pairs = {(p.forward, p.backward): p for p in _loop_pairs.find_pairs(flat)}

@@ -131,7 +131,7 @@ def _peak(step: Callable[..., Any], args: tuple[Any, ...], options: dict[str, An
     options = dict(options)
     compiled = options.pop("compiled", False)
     timeline = recoup.timeline(step, *args, **options)
-    rows = [f"  {h.bytes:>12} bytes  {h.op}  {h.source or 'no user line'}" for h in timeline.peak[:8]]
+    rows = [f"  {h.nbytes:>12} bytes  {h.op}  {h.source or 'no user line'}" for h in timeline.peak[:8]]
     holders = "\n".join(rows)
     if not compiled:
         return timeline.peak_bytes, "memory model (predicted, estimate)", holders
