@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recoup._graph import Graph
+from recoup._report.of_plan import BOUND
+from recoup._report.picture import Figure, Picture, Rung
+from recoup._report.reported import Reported
 from recoup._report.text import format_bytes, format_percent, heading, table
 from recoup._solve import Schedule, curve
 from recoup._solve._bounds import given_profile, peak_bound
@@ -21,6 +24,7 @@ from recoup._solve._curve import knee
 
 MACHINE = "model machine (exact for the graph)"
 MODEL = "memory model (predicted, upper end)"
+_KINDS = {MACHINE: "counted", MODEL: "predicted"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Frontier:
+class Frontier(Reported):
     """The curve, from the highest peak to the lowest. Prints as a table.
 
     Attributes:
@@ -71,6 +75,34 @@ class Frontier:
     def to_json(self) -> str:
         """The curve as JSON text."""
         return json.dumps(self.to_dict(), indent=1)
+
+    def picture(self) -> Picture:
+        """What `report` shows; the knee is marked."""
+        highest, lowest, knee = self.points[0], self.points[-1], self.points[self.knee]
+        figures = [
+            Figure("Highest", highest.peak_bytes, "bytes", self.instrument, _KINDS[self.instrument]),
+            Figure("At the knee", knee.peak_bytes, "bytes", self.instrument, _KINDS[self.instrument]),
+            Figure("Its extra work", knee.overhead, "share", f"counted {self.unit}", "counted"),
+        ]
+        if self.lower_bound_bytes:
+            figures.append(Figure("No plan is below", self.lower_bound_bytes, "bytes", BOUND, "proved"))
+        rungs = tuple(
+            Rung(p.peak_bytes, p.peak_bytes, p.peak_bytes, p.overhead, i == self.knee)
+            for i, p in enumerate(self.points)
+        )
+        share = format_percent(knee.overhead, signed=True)
+        return Picture(
+            title="Frontier",
+            headline=f"{format_bytes(highest.peak_bytes)} down to {format_bytes(lowest.peak_bytes)}. "
+            f"Bytes get dear past {format_bytes(knee.peak_bytes)}, at {share} {self.unit}.",
+            figures=tuple(figures),
+            bound_bytes=self.lower_bound_bytes,
+            bound=self.bound,
+            work=self.unit,
+            curve=rungs,
+            curve_instrument=self.instrument,
+            mark="knee",
+        )
 
     def __str__(self) -> str:
         top = self.points[0].peak_bytes

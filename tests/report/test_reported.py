@@ -97,3 +97,14 @@ def test_notebooks_show_the_text_and_a_picture(plan):
         assert shown.count("<svg") == pictures
         assert not re.search(r"\x1b", shown)
         assert str(value).splitlines()[0] in shown
+
+
+def test_a_frontier_reports_its_curve(tmp_path):
+    found = recoup.frontier(mlp_step, *mlp_args(), points=6)
+    found.report(tmp_path / "frontier.html")
+    picture = found.picture()
+    assert [r.high_bytes for r in picture.curve] == [p.peak_bytes for p in found.points]
+    assert [r.chosen for r in picture.curve].index(True) == found.knee
+    graph = recoup.frontier(recoup.Graph([1.0] * 6, [4] * 6, [(i, i + 1) for i in range(5)]), points=3)
+    assert graph.picture().work == "cost"
+    assert '"mark":"knee"' in (tmp_path / "frontier.html").read_text(encoding="utf-8")

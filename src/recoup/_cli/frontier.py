@@ -5,7 +5,7 @@ Peaks are predictions (their upper end); `recoup fit` at a point's peak compiles
 
 import argparse
 
-from recoup._cli.output import add_output, as_data, check_writable, emit
+from recoup._cli.output import add_output, add_report, check_outputs, finish
 from recoup._cli.plan import add_steps
 from recoup._cli.target import add_target, load_target
 
@@ -16,16 +16,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     parser.add_argument("--points", type=int, default=24, help="at most so many points (default: 24)")
     add_steps(parser)
+    add_report(parser, perfetto=False)
     add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    check_writable(options.output, force=options.force)
+    check_outputs(options)
     step, args = load_target(options.target)
     import recoup
 
     found = recoup.frontier(
         step, *args, points=options.points, donate_argnums=options.donate, regions=options.regions
     )
-    emit(options, str(found), as_data(found) if options.json else None)
+    finish(options, found, str(found))
     return 0

@@ -24,11 +24,13 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="overwrite files that exist")
 
 
-def add_report(parser: argparse.ArgumentParser) -> None:
-    """The options --html and --perfetto, for results that can be drawn."""
+def add_report(parser: argparse.ArgumentParser, *, perfetto: bool = True) -> None:
+    """The options --html and, for what has an order, --perfetto: for results that can be drawn."""
     parser.add_argument(
         "--html", metavar="FILE", help="also write a report for a browser: one file, no network"
     )
+    if not perfetto:
+        return
     parser.add_argument(
         "--perfetto", metavar="FILE", help="also write memory over the order for ui.perfetto.dev"
     )
@@ -74,7 +76,8 @@ def finish(
     if picture is not None:
         drawn = picture.to_dict()
         # decisions and residuals are in the result's own data
-        found["report"] = {k: drawn[k] for k in ("headline", "figures", "strips", "curve", "arenas", "notes")}
+        parts = ("headline", "figures", "strips", "curve", "arenas", "notes")
+        found["report"] = {part: drawn[part] for part in parts if drawn[part]}
     emit(options, text, found)
 
 

@@ -63,6 +63,9 @@ def packed(picture: Picture) -> dict[str, Any]:
         "bound": picture.bound_bytes,
         "boundText": picture.bound,
         "flops": picture.flops,
+        "work": picture.work,
+        "curveInstrument": picture.curve_instrument,
+        "mark": picture.mark,
         "strips": strips,
         "words": list(words),
         "curve": [

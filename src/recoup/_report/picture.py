@@ -129,6 +129,8 @@ class Picture:
       title: the step's name; headline: one sentence that says what was found.
       budget_bytes, bound_bytes: 0 where there is none; bound: what sets the bound.
       flops: floating-point operations of the step as it is.
+      work: what the curve's overhead counts; curve_instrument: what its peaks are from;
+        mark: what the chosen rung is called.
       decisions: rows of a plan; residuals: rows of a residual list; arenas: compiled arenas by title.
     """
 
@@ -139,6 +141,9 @@ class Picture:
     bound_bytes: int = 0
     bound: str = ""
     flops: float = 0.0
+    work: str = "floating-point operations"
+    curve_instrument: str = "predicted (upper end)"
+    mark: str = "chosen"
     strips: tuple[Strip, ...] = ()
     curve: tuple[Rung, ...] = ()
     decisions: tuple[Mapping[str, Any], ...] = ()

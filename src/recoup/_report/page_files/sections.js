@@ -12,7 +12,7 @@ function curve() {
   const tip = h("div", { class: "tip", hidden: true });
   let at = Math.max(0, points.findIndex((p) => p.chosen)), over = false;
   section("Memory against recomputation",
-    "Each dot is a plan that no other found beats: the highest memory, predicted (upper end), against extra floating-point operations, counted. Bars span the prediction's interval.", holder);
+    `Each dot is a plan that no other found beats: the highest memory, ${data.curveInstrument}, against extra ${data.work}, counted.${points.some((p) => p.low < p.high) ? " Bars span the prediction's interval." : ""}`, holder);
   const most = Math.max(...points.map((p) => p.high), data.budget <= 1.6 * points[0].high ? data.budget : 0) * 1.06;
   const far = Math.max(...points.map((p) => p.overhead), 0.01) * 1.04;
   const steps = [0, .001, .002, .005, .01, .02, .05, .1, .2, .3, .5, .75, 1, 1.5, 2, 3, 5, 10].filter((t) => t <= far);
@@ -31,7 +31,7 @@ function curve() {
       last = x(t);
       parts.push(s("line", { class: "grid", x1: x(t), x2: x(t), y1: y(0), y2: y(0) + 4 }), s("text", { x: x(t), y: y(0) + 17, "text-anchor": "middle" }, t ? `+${+(t * 100).toFixed(2)} %` : "0"));
     }
-    parts.push(s("text", { x: width - m.right, y: height - 5, "text-anchor": "end" }, "extra floating-point operations (square-root scale)"));
+    parts.push(s("text", { x: width - m.right, y: height - 5, "text-anchor": "end" }, `extra ${data.work} (square-root scale)`));
     const rule = (size, kind, text, under) => size > 0 && size <= most && parts.push(s("line", { class: kind, x1: m.left, x2: width - m.right, y1: y(size), y2: y(size) }),
       s("text", { class: `halo ${kind}`, x: width - m.right, y: under ? y(size) + 15 : y(size) - 5, "text-anchor": "end" }, `${text} ${bytes(size)}`));
     rule(data.budget, "budget", "budget", false);
@@ -44,7 +44,7 @@ function curve() {
     }
     const chosen = points.find((p) => p.chosen);
     if (chosen) parts.push(s("circle", { cx: x(chosen.overhead), cy: y(chosen.high), r: 7, fill: "var(--recomputed)", stroke: "var(--ink)", "stroke-width": 1.8 }),
-      s("text", { class: "halo strong", x: x(chosen.overhead) + 12, y: y(chosen.high) - 9 }, "chosen"));
+      s("text", { class: "halo strong", x: x(chosen.overhead) + 12, y: y(chosen.high) - 9 }, data.mark));
     const p = points[at];
     if (over) parts.push(s("circle", { cx: x(p.overhead), cy: y(p.high), r: 11, fill: "none", stroke: "var(--ink)", "stroke-width": 1.2 }));
     picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -53,7 +53,7 @@ function curve() {
     holder.setAttribute("aria-valuenow", at + 1);
     holder.setAttribute("aria-valuetext", text);
     tip.hidden = !over;
-    tip.replaceChildren(h("div", {}, h("b", {}, text), p.chosen ? " (chosen)" : ""), h("div", {}, `predicted ${bytes(p.low)} to ${bytes(p.high)}`));
+    tip.replaceChildren(...[h("div", {}, h("b", {}, text), p.chosen ? ` (${data.mark})` : ""), p.low < p.high && h("div", {}, `predicted ${bytes(p.low)} to ${bytes(p.high)}`)].filter(Boolean));
     if (over) {
       const left = Math.max(0, Math.min(width - tip.offsetWidth, x(p.overhead) + 14)), top = y(p.high) - tip.offsetHeight - 14;
       tip.style.left = `${left}px`;
