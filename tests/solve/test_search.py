@@ -17,6 +17,7 @@ from recoup._solve import check, curve
 from recoup._solve._annealer import Annealer
 from recoup._solve._bounds import cover_bound, peak_bound
 from recoup._solve._brute import brute_force
+from recoup._solve._exact import exact
 from recoup._solve._search import Search
 from recoup.errors import PlanError
 
@@ -86,11 +87,54 @@ def test_brute_force_agrees(graph, share, order):
             solve(graph, budget, order=order, moves=2_048)
         return
     cost = check(graph, exact, budget, given=order == "given").cost
-    assert solve(graph, budget, order=order, moves=8_192).cost == pytest.approx(cost)
+    # answered by another search over states than the oracle's
+    found = solve(graph, budget, order=order, moves=8_192)
+    assert found.cost == pytest.approx(cost)
+    assert found.optimal
     # the search alone proves nothing and may miss on the tightest budgets; it is never below the optimum
     search.run(16_384, float("inf"))
     if search.order is not None:
         assert check(graph, search.order, budget, given=order == "given").cost >= cost - 1e-9
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_states_decide_graphs_beyond_brute_force(given):
+    rng = np.random.default_rng(11)
+    decided = better = refused = 0
+    for _ in range(24):
+        count = int(rng.integers(11, 17))
+        edges = [(u, v) for v in range(count) for u in range(v) if rng.random() < 2.5 / count]
+        graph = Graph(rng.integers(1, 10, count), rng.integers(1, 10, count), edges)
+        budget = int(check(graph, range(count)).peak_bytes * rng.uniform(0.6, 0.95))
+        found = exact(graph, budget, given=given, most=30_000)
+        search = Search(graph, budget, [list(range(count))], not given, 0)
+        search.run(10_240, float("inf"))
+        if not found.finished:
+            if search.order is not None:
+                assert found.lower_bound <= check(graph, search.order).cost + 1e-9
+            continue
+        decided += 1
+        if found.order is None:
+            refused += 1
+            assert search.order is None
+            continue
+        cost = check(graph, found.order, budget, given=given).cost
+        assert cost == found.lower_bound
+        if search.order is not None:
+            assert cost <= check(graph, search.order).cost
+            better += cost < check(graph, search.order).cost
+    assert decided >= 20
+    assert 0 < refused < decided
+
+
+def test_states_give_a_bound_where_they_give_up():
+    graph = random_graph(np.random.default_rng(3), 24)
+    budget = int(check(graph, range(24)).peak_bytes * 0.85)
+    bounds = [exact(graph, budget, given=True, most=most).lower_bound for most in (1, 3_000, 30_000)]
+    assert bounds == sorted(bounds)
+    assert bounds[0] >= graph.total_cost
+    found = solve(graph, budget, order="given", moves=20_480)
+    assert bounds[-1] <= found.cost + 1e-9
 
 
 def test_same_seed_and_moves_same_schedule_and_interpreted_too(tmp_path):

@@ -2,7 +2,7 @@
 
 1. A budget that one pass already meets: nothing is computed twice, proved.
 2. A budget below the largest working set: refused with the operation that sets it.
-3. Tiny graphs: brute force, proved.
+3. Small graphs: a search over states (`_exact`), proved where it finishes; with offload, brute force.
 4. Everything else: annealing (`_search`) for a moment, bounds that are often a proof (`_bounds`, `_cut`), and
    annealing for the rest of the time if they are not. Large graphs start from the plan of the relaxation.
 """
@@ -18,12 +18,14 @@ from recoup._solve._bounds import cover_bound, given_profile, peak_bound
 from recoup._solve._brute import brute_force
 from recoup._solve._check import check
 from recoup._solve._cut import peak_cut, realise
+from recoup._solve._exact import LARGEST as SMALL
+from recoup._solve._exact import exact
 from recoup._solve._schedule import PROOF, Schedule
 from recoup._solve._search import UNIT, Search
 from recoup.errors import InfeasibleError, PlanError
 
 DEFAULT_SECONDS = 10.0
-BRUTE = 8  # operations up to which brute force answers at once
+BRUTE = 8  # operations up to which brute force answers at once, with offload
 LARGE = (
     2000  # operations from which the search starts from the relaxation's plan; below, it finds better alone
 )
@@ -96,13 +98,21 @@ def solve(
     floor, operation = peak_bound(graph)
     if budget < floor:
         raise InfeasibleError(budget, unplanned, floor, operation, proved=True)
-    if len(graph) <= BRUTE:
-        exact = brute_force(graph, budget, given=not free, offload=offload)
-        if exact is None:
-            raise InfeasibleError(budget, unplanned, floor, operation, proved=True)
-        return result(exact, np.inf, "brute force")
-
     deadline = began + time_limit
+    states = 0.0  # lower bound of the cost by the search over states
+    if offload is not None and len(graph) <= BRUTE:
+        cheapest = brute_force(graph, budget, given=not free, offload=offload)
+        if cheapest is None:
+            raise InfeasibleError(budget, unplanned, floor, operation, proved=True)
+        return result(cheapest, np.inf, "brute force")
+    if offload is None and len(graph) <= SMALL:
+        until = min(deadline, began + 0.3 * time_limit)
+        decided = exact(graph, budget, given=not free, deadline=until)
+        if decided.order is not None:
+            return result(decided.order, np.inf, "best-first search over states")
+        if decided.finished:
+            raise InfeasibleError(budget, unplanned, floor, operation, proved=True)
+        states = decided.lower_bound
     relaxed = None if offload else peak_cut(graph, budget, free=free, time_limit=0.3 * time_limit)
     starts = [first.tolist()]
     if relaxed is not None and len(graph) > LARGE:
@@ -118,6 +128,7 @@ def solve(
         search.run(moves, deadline, enough)
     seconds = min(5.0, 0.3 * time_limit)
     extra = cover_bound(graph, budget, free=free, time_limit=seconds, offload=offload)
+    extra = max(extra, states - graph.total_cost)
     if relaxed is not None:
         extra = max(extra, relaxed.extra_cost)
     if moves is None:
