@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import recoup
+from recoup._report.advice import Advice, Wrap
 from tests.report.samples import block, mlp_args, mlp_step, scan_args, scan_step, shape
 
 
@@ -73,3 +74,10 @@ def test_a_step_that_fits_needs_no_advice():
     advice = plan.advise()
     assert not advice.wraps and advice.overhead == 0
     assert "None" in str(advice)
+
+
+def test_a_method_is_called_through_its_instance():
+    wrap = Wrap("Block.__call__", "model.py:3", 2, 4, loop=0)
+    text = str(Advice((wrap,), 1, 2, 3, 0.1, 3, 0.1, 9, 4))
+    assert "recoup.checkpoint(block)(...) for block(...)" in text
+    assert all(len(line) <= 80 for line in text.splitlines())

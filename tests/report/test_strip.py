@@ -83,7 +83,7 @@ def test_scopes_are_read_through_transformations():
     assert scope_path("jvp()/bhqk,bkhd->bqhd") == ()
     assert scope_path("jit(step)/while/body/closed_call/layer") == ("step", "layer")
     scopes = ["jvp(Model)/a", "jvp(Model)/b", "transpose(jvp(Model))/c", ""]
-    assert parts_of(scopes, ["", "", "", "f.py:1 (g)"]) == ["Model/a", "Model/b", "Model/c", "g()"]
+    assert parts_of(scopes, ["", "", "", "f.py:1 (f.<locals>.g)"]) == ["Model/a", "Model/b", "Model/c", "g()"]
 
 
 def test_a_timeline_and_a_plan_agree():

@@ -112,8 +112,7 @@ def _instructions(wrap: Wrap) -> list[str]:
         lines = [f"  Wrap each of the {wrap.calls} calls of {what}:"]
     else:
         lines = [f"  Wrap {what}:"]
-    name = wrap.function.rpartition(".")[2] or "part"
-    lines.append(f"    {name} = recoup.checkpoint({name})")
+    lines.append(f"    {_call(wrap.function)}")
     if wrap.segment:
         count = -(-wrap.loop // wrap.segment)
         lines.append(f"    and run the loop with recoup.scan(..., checkpoints={count})")
@@ -125,6 +124,16 @@ def _instructions(wrap: Wrap) -> list[str]:
         ]
         lines.append(table(["name", "line", "value", "count", "bytes"], rows, right=(3, 4), indent=4))
     return lines
+
+
+def _call(function: str) -> str:
+    owner, _, name = function.rpartition(".")
+    if not owner:
+        name = name or "part"
+        return f"{name} = recoup.checkpoint({name})"
+    instance = owner.rpartition(".")[2].lower()
+    method = instance if name == "__call__" else f"{instance}.{name}"
+    return f"recoup.checkpoint({method})(...) for {method}(...)  # see docs/regions.md"
 
 
 def _file(source: str) -> str:

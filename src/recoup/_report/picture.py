@@ -193,5 +193,6 @@ def parts_of(scopes: Sequence[str], sources: Sequence[str]) -> list[str]:
     for scope, source in zip(scopes, sources, strict=True):
         path = paths[scope][:depth]
         function = source.rpartition(" (")[2].rstrip(")") if source.endswith(")") else ""
+        function = function.rpartition("<locals>.")[2]
         found.append("/".join(path) if path else function and f"{function}()")
     return found
