@@ -184,7 +184,8 @@ def table(results: Sequence[tuple[Case, list[Row] | str]]) -> str:
     ]
     for case, rows in results:
         if isinstance(rows, str):
-            lines.append(f"| {case.what} | – | – | – | – | – | – | {rows} |")
+            short = rows if len(rows) < 90 else rows[:90] + "…"
+            lines.append(f"| {case.what} | – | – | – | – | – | – | {short} |")
             continue
         for row in rows:
             equal = "to the bit" if row.ulps == 0 else f"{row.ulps:.2g} ulp"
