@@ -355,6 +355,20 @@ _AMPLIFIED = (
 )
 
 
+def attack_again(path: Path) -> None:
+    """Attacks what failed in a stored run once more, and stores what it does now."""
+    log = json.loads(path.read_text(encoding="utf-8"))
+    small_too(log["size"])
+    for failure in log["failures"]:
+        try:
+            attack(programs.draw(failure["seed"], log["size"]), failure["seed"])
+            failure["now"] = "no failure"
+        except Exception as error:
+            failure["now"] = str(error).strip().splitlines()[0][:100]
+        print(f"seed {failure['seed']}: {failure['now']}", flush=True)
+    path.write_text(json.dumps(log, indent=1) + "\n", encoding="utf-8")
+
+
 def markdown(logs: Sequence[dict[str, Any]]) -> str:
     """The page of some runs."""
     lines = [
@@ -390,7 +404,8 @@ def markdown(logs: Sequence[dict[str, Any]]) -> str:
     lines += ["", f"## Failures: {len(failures)}", ""]
     for failure in failures:
         first = failure["text"].strip().splitlines()[0][:100]
-        lines += [f"- JAX {failure['jax']}, seed {failure['seed']}: {first}"]
+        now = f"; at the end of the day: {failure['now']}" if "now" in failure else ""
+        lines += [f"- JAX {failure['jax']}, seed {failure['seed']}: {first}{now}"]
     return "\n".join(lines) + "\n"
 
 
@@ -404,11 +419,15 @@ def main() -> None:
     parser.add_argument("--no-shrink", action="store_true", help="report failures as they are")
     parser.add_argument("--one", type=int, metavar="SEED", help="print and attack one program")
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="logs to make the page of")
+    parser.add_argument("--again", type=Path, metavar="FILE", help="attack what failed in a stored run again")
     options = parser.parse_args()
     if options.table:
         print(markdown([json.loads(path.read_text(encoding="utf-8")) for path in options.table]), end="")
         return
     jax.config.update("jax_numpy_dtype_promotion", "strict")
+    if options.again is not None:
+        attack_again(options.again)
+        return
     if options.one is not None:
         small_too(options.size)
         case = programs.draw(options.one, options.size)
