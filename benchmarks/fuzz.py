@@ -399,7 +399,7 @@ def markdown(logs: Sequence[dict[str, Any]]) -> str:
     failures = [failure | {"jax": log["jax"]} for log in logs for failure in log["failures"]]
     died = "the process died"
     failures += [
-        {"jax": g["jax"], "seed": g["running"], "text": died} for g in logs if g["running"] is not None
+        {"jax": g["jax"], "seed": g["running"], "text": died} for g in logs if g.get("running") is not None
     ]
     lines += ["", f"## Failures: {len(failures)}", ""]
     for failure in failures:
