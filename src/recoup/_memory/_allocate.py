@@ -113,7 +113,7 @@ def _computation(
 
 
 def _use_carries(c: Computation) -> None:
-    """Places temporaries of a loop's body in its carries, between the last read of the old value and the new."""
+    """Places temporaries of a loop's body in its carries, from the old value's last read to the new value."""
     position = {id(n): i for i, n in enumerate(c.order)}
     read = [0] * len(c.g.params)  # position of the last reader
     for i, node in enumerate(c.order):

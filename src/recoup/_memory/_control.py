@@ -30,8 +30,13 @@ def _scan(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     nc, nk = parts.num_consts, parts.num_carry
     everything, carries, stacked = xs[:nc], xs[nc : nc + nk], xs[nc + nk :]
     row_dtypes = [x.dtype for x in stacked]
-    # constants, and broadcasts of them, are made again inside the loop
-    sunk = [rules.is_scalar_like(x) and rules.scalar_value(x) is not None for x in everything]
+    # constants, and broadcasts of them that no call made, are made again inside the loop
+    sunk = [
+        rules.is_scalar_like(x)
+        and rules.scalar_value(x) is not None
+        and (not x.shape or v not in low.foreign)
+        for v, x in zip(eqn.invars, everything, strict=False)
+    ]
     consts = [x for x, s in zip(everything, sunk, strict=True) if not s]
     nc = len(consts)
     outs = eqn.outvars[nk:]

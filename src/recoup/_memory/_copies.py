@@ -183,7 +183,7 @@ def overwrites(node: Node, x: Node) -> bool:
     if node.fused is not None:
         read = node.fused.reads.get(x)
         return read is not None and read.in_place and x.nbytes == node.nbytes and x.shape == node.shape
-    return node.op in ELEMENTWISE and x.shape == node.shape and x.nbytes == node.nbytes
+    return node.op in ELEMENTWISE and node.op != "copy" and x.shape == node.shape and x.nbytes == node.nbytes
 
 
 def precede(nodes: list[Node], last: Node, place: dict[int, int]) -> bool:

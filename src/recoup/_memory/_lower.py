@@ -78,6 +78,7 @@ class Lowering:
         self.constants = constants  # bytes of the arrays closed over, each once
         self.barriers_hold = barriers_hold
         self.values: list[list[Node]] = []  # of each top-level equation
+        self.foreign: set[Any] = set()  # variables of the jaxpr at hand that come out of, or into, a call
 
     def child(self, eqn: int) -> "Lowering":
         """For a computation of its own (a loop's body), attributed to the equation it is in."""
@@ -93,6 +94,7 @@ class Lowering:
         env.update(zip(jaxpr.invars, args, strict=True))
         g = self.g
         rules_get = RULES.get
+        outer, self.foreign = self.foreign, set(jaxpr.invars)
         for i, eqn in enumerate(jaxpr.eqns):
             if top:
                 g.eqn = i
@@ -100,8 +102,11 @@ class Lowering:
             fun = rules_get(eqn.primitive.name)
             outs = fun(self, eqn, operands) if fun is not None else self.unknown(eqn, operands)
             env.update(zip(eqn.outvars, outs, strict=True))
+            if fun is _call:
+                self.foreign.update(eqn.outvars)
             if top:
                 self.values.append(outs)
+        self.foreign = outer
         return [self.literal(v) if hasattr(v, "val") else env[v] for v in jaxpr.outvars]
 
     def literal(self, v: Any) -> Node:

@@ -3,7 +3,8 @@ draw.
 
 Both words are buffers of the whole draw's shape, carried by the loop, and what is made of them (an
 exclusive or, a comparison) is fused into the reader: a draw costs eight bytes an element from the
-loop to its last reader. Other generators are custom calls.
+loop to its last reader. Keys of kind "rbg" draw by Philox, which is computed inside its readers. Other
+generators are custom calls.
 """
 
 from math import prod
@@ -71,12 +72,13 @@ def _halves(low: Lowering, key: Node, out: Shape) -> tuple[Node, Node]:
 
 
 def _counters(g: Graph, shape: Shape) -> tuple[Node, Node]:
-    """Which draw it is, in two words; the high one is zero."""
-    high = g.scalar(0, shape, WORD)
+    """Which draw it is, in two words. They do not change in a loop, and so are moved out of it."""
     if not shape:
-        return high, g.constant(0, WORD)
-    flat = g.add("iota", (prod(shape),), WORD, (), 0)
-    return high, rules.reshape(g, flat, shape)
+        return g.constant(0, WORD), g.constant(0, WORD)
+    wide = "uint64"
+    count = rules.reshape(g, g.add("iota", (prod(shape),), wide, (), 0), shape)
+    high = rules.elementwise(g, "shift-right", wide, (count, g.constant(32, wide)))
+    return rules.elementwise(g, "convert", WORD, (high,)), rules.elementwise(g, "convert", WORD, (count,))
 
 
 @rule("threefry2x32")
@@ -91,12 +93,26 @@ def _threefry(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 @rule("random_bits")
 def _bits(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     shape, dtype = full_shape(eqn.outvars[0].aval)
+    if not _is_threefry(eqn) and xs[0].shape == (4,) and dtype == WORD and 0 not in shape:
+        return [_philox(low.g, xs[0], squeeze(shape))]
     if not _is_threefry(eqn) or not _partitionable():
         return low.multi("custom-call", eqn, xs, "random_bits")
     out = squeeze(shape)
     a, b = _cipher(low, _halves(low, xs[0], out), _counters(low.g, out))
     bits = _op(low.g, "xor", a, b)
     return [bits if dtype == WORD else rules.elementwise(low.g, "convert", dtype, (bits,))]
+
+
+def _philox(g: Graph, key: Node, shape: Shape) -> Node:
+    """The generator of "rbg" keys: four words a count, computed where they are read, side by side."""
+    counts = -(-prod(shape) // 4)
+    count = g.add("iota", (counts,), WORD, (), 0) if counts > 1 else g.constant(0, WORD)
+    state = [g.add("slice", (), WORD, (key,), ("word", k)) for k in range(4)]
+    words = [_op(g, "threefry", count, *state, attrs=("philox", k)) for k in range(4)]
+    rows = g.add("concatenate", squeeze((counts, 4)), WORD, tuple(words), 1 if counts > 1 else 0)
+    if counts * 4 != prod(shape):
+        rows = g.add("slice", (prod(shape),), WORD, (rules.reshape(g, rows, (counts * 4,)),), "head")
+    return rules.reshape(g, rows, shape)
 
 
 @rule("random_split", "random_fold_in")
