@@ -75,7 +75,8 @@ picture: $(STAMP)
 	$(BIN)/python docs/picture.py
 
 # The solver's engine is compiled at installation where there is a compiler: a change of it installs again.
-ENGINE := $(wildcard setup.py src/recoup/_solve/_annealer.p* src/recoup/_solve/_slots.p*)
+ENGINE := $(wildcard setup.py $(foreach m,profile slots moves annealer,src/recoup/_solve/_$(m).p*) \
+  src/recoup/_planner/_core.p*)
 
 $(VENV)/.installed: pyproject.toml $(ENGINE)
 	$(PYTHON) -m venv $(VENV)

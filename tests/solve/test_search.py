@@ -150,7 +150,7 @@ def test_same_seed_and_moves_same_schedule_and_interpreted_too(tmp_path):
 import importlib.machinery, json, sys
 class Source:
     def find_spec(self, name, path=None, target=None):
-        if name in ("recoup._solve._slots", "recoup._solve._annealer"):
+        if name in ["recoup._solve._" + part for part in ("profile", "slots", "moves", "annealer")]:
             import importlib.util, pathlib
             import recoup
             file = pathlib.Path(recoup.__file__).parent / "_solve" / (name.rsplit(".", 1)[1] + ".py")

@@ -1,28 +1,17 @@
 # C types of _slots.py, used when it is compiled.
 cimport cython
 
-ctypedef long long i64
+from recoup._solve._profile cimport Profile, i64
 
-cdef class Slots:
-    cdef public i64 n, budget, over, cost
-    cdef public int copies, free, slots, blocks, block_shift, extra_count, logged
-    cdef i64 hole
+cdef class Slots(Profile):
+    cdef public i64 n, cost
+    cdef public int copies, free, extra_count, logged
     cdef int[::1] starts, ids, first, events, count, computed, primary, fetched
     cdef int[::1] op_at, extra_at, fetch_at, extras, scratch, log_kind, log_op, log_slot
-    cdef i64[::1] sizes, costs, stores, fetches, memory, shift, top, over_in
+    cdef i64[::1] sizes, costs, stores, fetches
 
     @cython.locals(i=int, s=int, v=int, e=int, w=int, o=int, a=int, b=int, total=i64)
     cdef void _load(self, int[::1] packed, int length, int spacing) noexcept nogil
-    @cython.locals(b=int)
-    cpdef void set_budget(self, i64 budget)
-    @cython.locals(s=int, end=int, best=i64)
-    cdef void _summit(self, int b) noexcept nogil
-    @cython.locals(s=int, end=int, base=i64, total=i64, x=i64)
-    cdef void _excess(self, int b) noexcept nogil
-    @cython.locals(s=int, best=i64, x=i64)
-    cdef void _part(self, int b, int left, int right, i64 d) noexcept nogil
-    @cython.locals(b=int, end=int)
-    cdef void _add(self, int left, int right, i64 d) noexcept nogil
     @cython.locals(low=int, high=int, o=int, mid=int)
     cdef int _find(self, int v, int s) noexcept nogil
     @cython.locals(d=i64)

@@ -2,10 +2,7 @@
 
 A slot holds one computation or nothing. Each value keeps the sorted slots of its events: its computations and
 its uses. A value is in memory at each of its events and throughout every gap between two events whose later
-one is a use, so inserting or removing one event changes the profile on one range only. The profile lies in
-blocks, each with a shift that applies to all of it, its highest entry and its bytes over the budget: a range
-is changed in O(block + slots / block), and blocks that stay within the budget are never looked into. Holes
-count as far below any budget.
+one is a use, so inserting or removing one event changes the profile (`_profile`) on one range only.
 
 This file is the only implementation: Python when no compiler was there at installation, otherwise compiled by
 Cython with the C types of `_slots.pxd`, with the same results.
@@ -16,11 +13,12 @@ Limits: an operation is computed at most `copies` times; integers are 64-bit.
 from array import array
 from collections.abc import Sequence
 
-HOLE = 1 << 58  # subtracted from the profile where no computation sits
+from recoup._solve._profile import Profile
+
 INSERT, REMOVE, PROMOTE = 0, 1, 2  # what the log of changes records
 
 
-class Slots:
+class Slots(Profile):
     """The state of a search: insert, remove and undo single computations; cost and bytes over budget at hand.
 
     Args:
@@ -48,6 +46,7 @@ class Slots:
         stores: Sequence[int],
         fetches: Sequence[int],
     ) -> None:
+        Profile.__init__(self, budget)
         self.n = len(sizes)
         self.stores = array("q", stores)
         self.fetches = array("q", fetches)
@@ -55,10 +54,8 @@ class Slots:
         self.ids = array("i", [*ids, 0])
         self.sizes = array("q", sizes)
         self.costs = array("q", costs)
-        self.budget = budget
         self.copies = copies
         self.free = 1 if free else 0
-        self.hole = HOLE
         uses = [0] * self.n
         for u in ids:
             uses[u] += 1
@@ -77,29 +74,17 @@ class Slots:
         self.primary = array("i", bytes(4 * self.n))
         self.fetched = array("i", bytes(4 * self.n))
         self.logged = 0
-        self.slots = 0
 
     def load(self, order: Sequence[int], spacing: int) -> None:
         """Take `order` as the state, with `spacing` holes before each computation. Clears the log."""
         length = len(order)
         slots = length * (spacing + 1) + spacing
-        shift = 4
-        while (1 << (2 * shift)) < slots and shift < 8:
-            shift += 1
-        self.block_shift = shift
-        blocks = (slots >> shift) + 1
-        if slots != self.slots:
-            self.slots = slots
+        if self.room_for(slots):
             self.op_at = array("i", bytes(4 * slots))
             self.extra_at = array("i", bytes(4 * slots))
             self.fetch_at = array("i", bytes(4 * slots))
-            self.memory = array("q", bytes(8 * (blocks << shift)))
-            self.shift = array("q", bytes(8 * blocks))
-            self.top = array("q", bytes(8 * blocks))
-            self.over_in = array("q", bytes(8 * blocks))
             self.extras = array("i", bytes(4 * slots))
             self.scratch = array("i", bytes(4 * slots))
-        self.blocks = blocks
         packed = array("i", order)
         self._load(packed, length, spacing)
 
@@ -170,91 +155,11 @@ class Slots:
             self._summit(b)
             self._excess(b)
 
-    def set_budget(self, budget: int) -> None:
-        """Change the budget of the present state."""
-        self.budget = budget
-        for b in range(self.blocks):
-            self._excess(b)
-
     def order(self) -> list[int]:
         """The computations and fetches of the present state, in running order."""
         return [v + self.n * f for v, f in zip(self.op_at, self.fetch_at, strict=True) if v >= 0]
 
-    def peak(self) -> int:
-        """Bytes of the highest step of the present state."""
-        return max(self.top[b] + self.shift[b] for b in range(self.blocks))
-
-    # -- the profile
-    # -------------------------------------------------------------------------------------------
-
-    def _summit(self, b: int) -> None:
-        s = b << self.block_shift
-        end = s + (1 << self.block_shift)
-        best = self.memory[s]
-        while s < end:
-            if self.memory[s] > best:
-                best = self.memory[s]
-            s += 1
-        self.top[b] = best
-
-    def _excess(self, b: int) -> None:
-        base = self.shift[b] - self.budget
-        total = base - base
-        if self.top[b] + base > 0:
-            s = b << self.block_shift
-            end = s + (1 << self.block_shift)
-            while s < end:
-                x = self.memory[s] + base
-                if x > 0:
-                    total += x
-                s += 1
-        elif self.over_in[b] == 0:
-            return
-        self.over += total - self.over_in[b]
-        self.over_in[b] = total
-
-    def _part(self, b: int, left: int, right: int, d: int) -> None:
-        # one block, slots left to right of it
-        s = left
-        if d > 0:
-            best = self.top[b]
-            while s <= right:
-                self.memory[s] += d
-                if self.memory[s] > best:
-                    best = self.memory[s]
-                s += 1
-            self.top[b] = best
-        else:
-            best = self.top[b]
-            x = best - 1
-            while s <= right:
-                if self.memory[s] > x:
-                    x = self.memory[s]
-                self.memory[s] += d
-                s += 1
-            if x == best:
-                self._summit(b)
-        self._excess(b)
-
-    def _add(self, left: int, right: int, d: int) -> None:
-        if left > right or d == 0:
-            return
-        b = left >> self.block_shift
-        end = right >> self.block_shift
-        if b == end:
-            self._part(b, left, right, d)
-            return
-        self._part(b, left, ((b + 1) << self.block_shift) - 1, d)
-        b += 1
-        while b < end:
-            self.shift[b] += d
-            if self.over_in[b] != 0 or self.top[b] + self.shift[b] > self.budget:
-                self._excess(b)
-            b += 1
-        self._part(end, end << self.block_shift, right, d)
-
     # -- events of one value
-    # -----------------------------------------------------------------------------------
 
     def _find(self, v: int, s: int) -> int:
         # index of the first event of v at or after slot s
@@ -317,7 +222,6 @@ class Slots:
         self._change(v, before, s, after, is_use, -1)
 
     # -- computations
-    # --------------------------------------------------------------------------------------------
 
     def _count_fetch(self, v: int) -> None:
         self.cost += self.fetches[v]
