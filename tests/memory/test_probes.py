@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from recoup import _compat
+from recoup._memory import predict
 from recoup._memory._rules import LIBRARY_MIN_ELEMENTS
 from recoup._memory._tables import tables
 
@@ -91,3 +92,16 @@ def test_checkpoint_barriers_hold():
     plain, args = gradient("mlp")
     saved, _ = gradient("mlp", remat=True)
     assert temporaries(saved, *args) < 0.7 * temporaries(plain, *args)
+
+
+def test_transposed_results_of_convolutions():
+    """A kernel's gradient leaves transposed: renamed and copied, or (from JAX 0.12 on) written and copied."""
+
+    def gradient(x, w):
+        conv = lambda w: lax.conv_general_dilated(x, w, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
+        return jax.grad(lambda w: (conv(w) ** 2).sum())(w), x.sum()
+
+    shapes = array(2, 64, 128), array(3, 128, 128)
+    truth = temporaries(gradient, *shapes)
+    got = predict(jax.make_jaxpr(gradient)(*shapes)).estimate.temporaries_bytes
+    assert abs(got - truth) <= 4096
