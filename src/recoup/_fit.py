@@ -19,6 +19,7 @@ from recoup._budget import Budget, host_free_bytes, parse_budget
 from recoup._compiling import CompiledMemory, Compiler, Fitted, trace_step
 from recoup._evidence import Evidence
 from recoup._ladder import Ladder, Step
+from recoup._per_device import PerDevice
 from recoup._plan import Plan
 from recoup._progress import Progress
 from recoup._report.text import format_bytes, format_percent
@@ -171,15 +172,22 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
     limit = _resolve(wanted, lambda: first[1].total_bytes if first else plain.predicted_bytes)
     if first is None and plain.prediction.low.total_bytes <= limit:
         first = compile_plain()
-    # Predictions are of whole arrays: how much of them a device holds is read off the compiled plain step.
-    share = first[1].total_bytes / max(1, plain.prediction.estimate.total_bytes) if sharded and first else 1.0
+    each: PerDevice | None = None
+    if sharded and first:
+        leaves = jax.tree.leaves((compiler.args, compiler.kwargs))
+        each = PerDevice(leaves, plain.prediction, first[1])
+
+    def following(scale: float, start: int) -> int | None:
+        if each is None:
+            return ladder.first_within(limit, scale, start)
+        return each.first_within(ladder.steps, limit, start)
 
     def explained(step: Step) -> Plan:
         made = _explain.to_plan(ladder, step, limit, regions, certified=True)
-        if not sharded or first is None:
+        if each is None or first is None:
             return made
         held, bound = first[1], "arguments and results, per device"
-        peak = held.total_bytes if step is plain else int(share * made.peak_bytes)
+        peak = each.total_bytes(step.prediction)
         return replace(
             made,
             peak_bytes=peak,
@@ -192,12 +200,12 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
         return compiler.fitted(explained(plain), *first, unplanned=unplanned)
 
     # Half a percent below the estimate is within its error, and the compiler has the last word.
-    scale, start = 0.995 * share, 1
+    scale, start = 0.995, 1
     tried: list[tuple[Step, int]] = []
     # The model may be wrong about the plain step too: near the budget, the last compilation is for that one.
     near = plain.prediction.low.total_bytes <= 1.15 * limit + 2**16
     while compiler.count < max(1, max_compiles - (near and first is None)):
-        at = ladder.first_within(limit, scale, start)
+        at = following(scale, start)
         if at is None:
             at = ladder.steps.index(ladder.lowest())
             # The model is over by no more than its own error: the lowest rung is worth a compilation.
@@ -217,6 +225,8 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
             return compiler.fitted(explained(rung), *result, unplanned=unplanned)
         tried.append((rung, total))
         scale = max(scale, total / rung.prediction.estimate.total_bytes)
+        if each is not None:
+            each.learn(rung.prediction, result[1])
         start = at + 1
     if first is None and compiler.count < max_compiles and near:
         # A budget that plain meets is never refused.
@@ -224,9 +234,10 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
         if first[1].total_bytes <= limit:
             return compiler.fitted(explained(plain), *first, unplanned=unplanned)
         tried.append((plain, first[1].total_bytes))
-    following = ladder.first_within(limit, scale, start)
-    if following is not None:
-        predicted = format_bytes(ladder.steps[following].predicted_bytes)
+    after = following(scale, start)
+    if after is not None:
+        left = ladder.steps[after]
+        predicted = format_bytes(left.predicted_bytes if each is None else each.total_bytes(left.prediction))
         raise BudgetError(
             f"no plan within {format_bytes(limit)} ({wanted.text!r}) was certified in "
             f"max_compiles={max_compiles} "
