@@ -77,7 +77,7 @@ def adapt(fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
     if objects:
         pure |= _split(objects)
     pure = {name: _fix(arg) for name, arg in pure.items()}
-    changed = jax.tree.structure(pure) != jax.tree.structure(given)
+    changed: bool = bool(jax.tree.structure(pure) != jax.tree.structure(given))  # type: ignore[operator]
 
     def call(*pure_args: Any, **pure_kwargs: Any) -> Any:
         named: dict[str, Any] = {str(i): arg for i, arg in enumerate(pure_args)} | pure_kwargs
@@ -120,8 +120,9 @@ def _fix(tree: Any) -> Any:
 
 
 def _unfix(tree: Any) -> Any:
-    fixed = lambda x: isinstance(x, Fixed)
-    return jax.tree.map(lambda x: x.value if fixed(x) else x, tree, is_leaf=fixed)
+    return jax.tree.map(
+        lambda x: x.value if isinstance(x, Fixed) else x, tree, is_leaf=lambda x: isinstance(x, Fixed)
+    )
 
 
 def _is_array(x: Any) -> bool:

@@ -43,7 +43,10 @@ class PerDevice:
 
     def first_within(self, steps: Sequence[Step], budget_bytes: int, start: int) -> int | None:
         """The first step from `start` on that is predicted within the budget; predictions fall, nearly."""
-        fits = lambda k: self.total_bytes(steps[k].prediction) <= budget_bytes
+
+        def fits(k: int) -> bool:
+            return self.total_bytes(steps[k].prediction) <= budget_bytes
+
         low, high = start, len(steps) - 1
         while low < high:
             middle = (low + high) // 2

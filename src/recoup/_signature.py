@@ -15,15 +15,15 @@ _SHOWN = 4
 def describe(program: Program) -> dict[str, str]:
     """The step's arguments, constants, results and operations as text, one entry a line."""
     donated = program.donated
-    value = lambda v: program.values[v]
+    values = program.values
     arguments = [
-        f"{value(v).name} {value(v).text}{' donated' if v in donated else ''}" for v in program.inputs
+        f"{values[v].name} {values[v].text}{' donated' if v in donated else ''}" for v in program.inputs
     ]
     counts = Counter(op.name for op in program.ops)
     return {
         "arguments": "\n".join(arguments),
-        "constants": "\n".join(sorted(value(v).text for v in program.constants)),
-        "results": "\n".join(value(v).text for v in program.outputs),
+        "constants": "\n".join(sorted(values[v].text for v in program.constants)),
+        "results": "\n".join(values[v].text for v in program.outputs),
         "operations": "\n".join(f"{name} x{count}" for name, count in sorted(counts.items())),
     }
 
