@@ -10,6 +10,7 @@ import pytest
 import recoup
 from recoup import _calibrate
 from recoup._calibrate import CacheWarning, Roofline, in_seconds, predicted_seconds
+from recoup._cli import main
 from recoup._trace import trace
 
 ROOFLINE = Roofline("slow", "0", 1e9, 5e8, 1e9, 1e8, 1e8)
@@ -109,3 +110,11 @@ def test_loops_count_their_iterations():
         return cost_of(fun, (64, 64))
 
     assert run(10) == pytest.approx(10 * run(1))
+
+
+def test_command(cache, monkeypatch, capsys):
+    monkeypatch.setattr(_calibrate, "_measure", lambda device: ROOFLINE)
+    assert main(["calibrate"]) == 0
+    assert "convolutions" in capsys.readouterr().out
+    assert main(["calibrate", "--json", "--again"]) == 0
+    assert json.loads(capsys.readouterr().out)["product_flops"] == 1e9
