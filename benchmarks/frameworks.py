@@ -56,11 +56,11 @@ CASES = (
     Case("linen_steps:make", "flax", "Flax Linen: TrainState, mutable collections, dropout"),
     Case("linen_steps:make_scan", "flax", "Flax Linen: nn.scan"),
     Case("linen_steps:make_scan_remat", "flax", "Flax Linen: nn.scan over nn.remat", (85, 80)),
-    Case("equinox_steps:make", "equinox", "Equinox: filter_jit, functions as leaves"),
+    Case("equinox_steps:make", "equinox", "Equinox: filter_jit, functions as leaves", (80, 75)),
     Case("equinox_steps:make_stateful", "equinox", "Equinox: stateful batch norm, dropout"),
     Case("haiku_steps:make", "haiku", "Haiku: state and random keys"),
-    Case("optax_steps:make", "optax", "Optax: AdamW, schedule, clipping", (80, 60)),
-    Case("optax_steps:make_multisteps", "optax", "Optax: MultiSteps", (80, 60)),
+    Case("optax_steps:make", "optax", "Optax: AdamW, schedule, clipping", (80, 65)),
+    Case("optax_steps:make_multisteps", "optax", "Optax: MultiSteps", (80, 65)),
     Case("optax_steps:make_microbatch", "optax", "Optax: microbatch (nothing to trade)", (100, 100)),
     Case("optax_steps:make_mixed_precision", "optax", "bf16 compute, f32 state, loss scaling", (80, 60)),
     Case("optax_steps:make_lora", "optax", "low-rank adapters on frozen weights", (80, 60)),
@@ -184,7 +184,7 @@ def table(results: Sequence[tuple[Case, list[Row] | str]]) -> str:
     ]
     for case, rows in results:
         if isinstance(rows, str):
-            short = rows if len(rows) < 90 else rows[:90] + "…"
+            short = rows if len(rows) < 200 else rows[:200] + "…"
             lines.append(f"| {case.what} | – | – | – | – | – | – | {short} |")
             continue
         for row in rows:
