@@ -31,8 +31,8 @@ MIB = 2**20
 Model = tuple[Callable[..., Any], list[Any], Any]
 
 
-def dense() -> Model:
-    """Eight blocks `h = tanh(x @ w1); h = tanh(h * h); x + tanh(h @ w2)`, batch 4096, width 256 to 1024."""
+def dense(rows: int = 4096, width: int = 256) -> Model:
+    """Eight blocks `h = tanh(x @ w1); h = tanh(h * h); x + tanh(h @ w2)`, four times as wide inside."""
 
     def block(x: Any, params: Any) -> Any:
         w1, w2 = params
@@ -42,13 +42,13 @@ def dense() -> Model:
 
     return (
         block,
-        [(_normal(i, 256, 1024), _normal(i + 100, 1024, 256)) for i in range(8)],
-        _normal(0, 4096, 256),
+        [(_normal(i, width, 4 * width), _normal(i + 100, 4 * width, width)) for i in range(8)],
+        _normal(0, rows, width),
     )
 
 
-def attention() -> Model:
-    """Four transformer blocks, batch 8, 128 tokens, width 256, four heads, hidden width 1024."""
+def attention(batch: int = 8, tokens: int = 128) -> Model:
+    """Four transformer blocks, width 256, four heads, hidden width 1024."""
 
     def norm(x: Any) -> Any:
         x = x - x.mean(-1, keepdims=True)
@@ -63,11 +63,11 @@ def attention() -> Model:
 
     shapes = ((256, 768), (256, 256), (256, 1024), (1024, 256))
     layers = [tuple(_normal(10 * i + j, *shape) for j, shape in enumerate(shapes)) for i in range(4)]
-    return block, layers, _normal(0, 8, 128, 256)
+    return block, layers, _normal(0, batch, tokens, 256)
 
 
-def convolution() -> Model:
-    """Four residual blocks of two 3x3 convolutions, batch 16, 32x32 pixels, 32 channels."""
+def convolution(batch: int = 16, channels: int = 32) -> Model:
+    """Four residual blocks of two 3x3 convolutions, 32x32 pixels."""
 
     def conv(x: Any, w: Any) -> Any:
         return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
@@ -76,8 +76,9 @@ def convolution() -> Model:
         a, b = params
         return x + conv(jax.nn.gelu(conv(jnp.tanh(x), a)), b)
 
-    layers = [(_normal(i, 3, 3, 32, 32), _normal(i + 50, 3, 3, 32, 32)) for i in range(4)]
-    return block, layers, _normal(0, 16, 32, 32, 32)
+    shape = (3, 3, channels, channels)
+    layers = [(_normal(i, *shape), _normal(i + 50, *shape)) for i in range(4)]
+    return block, layers, _normal(0, batch, 32, 32, channels)
 
 
 MODELS = {"dense": dense, "attention": attention, "convolution": convolution}
@@ -104,7 +105,8 @@ def _step(block: Any) -> Callable[..., Any]:
 
 def _products(text: str) -> int:
     names = (" dot(", " convolution(", "__onednn$matmul", "__eigen_conv", "__onednn$conv")
-    return sum(text.count(name) for name in names)
+    gpu = ('custom_call_target="__cublas$', 'custom_call_target="__cudnn$conv')
+    return sum(text.count(name) for name in names + gpu)
 
 
 def measure(name: str, rounds: int) -> list[dict[str, Any]]:

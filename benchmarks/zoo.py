@@ -1,7 +1,8 @@
 """The zoo: whole training steps whose activations dominate memory, in plain JAX, for benchmarks and tests.
 
 Each entry makes `(step, args)`, gradient and update included, at a scale: `bench` is what the tables are
-measured on (about 60 to 400 MiB of temporaries on CPU), `small` the same structure for tests; GPT also has
+measured on (about 60 to 400 MiB of temporaries on CPU), `device` one for an accelerator (a few GiB), `small`
+the same structure for tests; GPT also has
 `large` (twice the batch), and `deep` and `deepest` (about 10,000 and 40,000 equations) for timing the
 planner. `by_hand(policy)` is the same step with `jax.checkpoint` around each block or loop body under one of
 JAX's built-in policies: what a user writes today. `float64` is the same step with the same numbers in double
@@ -48,7 +49,7 @@ class Entry:
     products: bool = False
     transformer: bool = False
     draws: bool = False
-    scales: tuple[str, ...] = ("bench", "small")
+    scales: tuple[str, ...] = ("bench", "device", "small")
 
     def make(self, scale: str = "bench") -> tuple[Step, Args]:
         """The step as a user writes it, and its arguments as JAX arrays."""
@@ -90,15 +91,22 @@ ZOO: dict[str, Entry] = {
             "unrolled",
             products=True,
             transformer=True,
-            scales=("bench", "large", "small", "deep", "deepest"),
+            scales=("bench", "device", "large", "small", "deep", "deepest"),
         ),
         Entry("gpt_scan", partial(transformers.gpt, scanned=True), "scan", products=True, transformer=True),
         Entry("vit", transformers.vit, "unrolled", products=True, transformer=True, draws=True),
-        Entry("moe", transformers.moe, "unrolled", products=True, transformer=True),
+        Entry(
+            "moe",
+            transformers.moe,
+            "unrolled",
+            products=True,
+            transformer=True,
+            scales=("bench", "small"),
+        ),
         Entry("resnet", images.resnet, "unrolled"),
         Entry("unet", images.unet, "unrolled", draws=True),
         Entry("lstm", loops.lstm, "loop", products=True),
-        Entry("pde", loops.pde, "loop"),
+        Entry("pde", loops.pde, "loop", scales=("bench", "small")),
     )
 }
 

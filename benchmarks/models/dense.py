@@ -10,6 +10,7 @@ from benchmarks.models.common import region, sgd, weight
 
 SIZES = {
     "bench": {"blocks": 8, "batch": 2048, "width": 256, "hidden": 1024},
+    "device": {"blocks": 8, "batch": 16384, "width": 1024, "hidden": 4096},
     "small": {"blocks": 8, "batch": 256, "width": 32, "hidden": 128},
 }
 

@@ -13,10 +13,12 @@ from benchmarks.models.common import Array, Params, adamw, adamw_init, cross_ent
 
 RESNET_SIZES = {
     "bench": {"batch": 16, "image": 32, "channels": (32, 64, 128), "blocks": 2, "classes": 10},
+    "device": {"batch": 256, "image": 64, "channels": (64, 128, 256), "blocks": 2, "classes": 10},
     "small": {"batch": 8, "image": 16, "channels": (16, 32), "blocks": 2, "classes": 10},
 }
 UNET_SIZES = {
     "bench": {"batch": 4, "image": 64, "channels": (32, 64, 128)},
+    "device": {"batch": 16, "image": 128, "channels": (64, 128, 256)},
     "small": {"batch": 4, "image": 32, "channels": (8, 16)},
 }
 

@@ -10,6 +10,7 @@ from benchmarks.models.common import Array, Params, adamw, adamw_init, region, s
 
 LSTM_SIZES = {
     "bench": {"steps": 256, "batch": 32, "inputs": 32, "hidden": 256},
+    "device": {"steps": 512, "batch": 128, "inputs": 64, "hidden": 512},
     "small": {"steps": 32, "batch": 16, "inputs": 16, "hidden": 64},
 }
 PDE_SIZES = {

@@ -27,12 +27,14 @@ from benchmarks.models.common import (
 GPT_SIZES = {
     "bench": {"layers": 6, "batch": 4, "tokens": 256, "width": 256, "heads": 4, "vocab": 256},
     "large": {"layers": 6, "batch": 8, "tokens": 256, "width": 256, "heads": 4, "vocab": 256},
+    "device": {"layers": 6, "batch": 4, "tokens": 1024, "width": 512, "heads": 8, "vocab": 4096},
     "small": {"layers": 3, "batch": 4, "tokens": 64, "width": 64, "heads": 4, "vocab": 64},
     "deep": {"layers": 24, "batch": 2, "tokens": 64, "width": 64, "heads": 4, "vocab": 64},
     "deepest": {"layers": 96, "batch": 2, "tokens": 64, "width": 64, "heads": 4, "vocab": 64},
 }
 VIT_SIZES = {
     "bench": {"layers": 6, "batch": 16, "image": 64, "patch": 8, "width": 192, "heads": 4, "classes": 10},
+    "device": {"layers": 6, "batch": 32, "image": 128, "patch": 8, "width": 384, "heads": 6, "classes": 10},
     "small": {"layers": 3, "batch": 8, "image": 32, "patch": 8, "width": 64, "heads": 4, "classes": 10},
 }
 MOE_SIZES = {
