@@ -135,7 +135,11 @@ class Arena(Result):
     def __str__(self) -> str:
         sizes = [[r.what, r.text] for r in self.readings if r.value or r.what in ("temporaries", "total")]
         lines = [heading(f"Compiled memory, {self.instrument}"), table(["", ""], sizes, right=(1,))]
-        if self.temporaries_bytes:
+        if self.temporaries_bytes and not self.occupants:
+            lines.append(
+                note("The backend gives no buffer assignment: who occupies the temporaries is not known")
+            )
+        elif self.temporaries_bytes:
             lines += ["", heading("The temporaries at their peak"), _rows(self.occupants)]
             shares = ", ".join(f"{role} {format_bytes(size)}" for role, size in self.by_role().items())
             lines.append(note(f"By role: {shares}"))

@@ -64,7 +64,7 @@ def run_job(
     job = {"kind": kind, "arguments": described, "options": dict(options)}
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
     environment = os.environ | {
-        "JAX_PLATFORMS": jax.default_backend(),
+        **_same_backend(),
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # beside the parent on one device
         "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip(),
     }
@@ -92,6 +92,21 @@ def run_job(
         raise InstrumentError(f"the measuring process ended with code {done.returncode}: {last}")
     found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
     return found
+
+
+def _same_backend() -> dict[str, str]:
+    """What makes a child choose the backend that this process runs on.
+
+    A GPU's backend is called "gpu", but "gpu" in JAX_PLATFORMS asks for every kind of GPU and fails for those
+    that are not installed: there the child is left to choose as this process did.
+    """
+    import jax
+
+    backend = jax.default_backend()
+    if backend == "gpu":
+        chosen = jax.config.jax_platforms
+        return {"JAX_PLATFORMS": chosen} if chosen else {}
+    return {"JAX_PLATFORMS": backend}
 
 
 def main(folder: Path) -> None:

@@ -43,6 +43,7 @@ class Liveness:
         if computation in self._bounds or depth > 64:
             return
         began = len(self.order)
+        self._bounds[computation] = (began, began)  # a damaged program may call itself
         body = self._module.computations[computation]
         for key in self._module.schedule.get(computation, body.instructions):
             instruction = self._module.instructions[key]

@@ -68,13 +68,21 @@ def _step(module: Module, here: Instruction, index: Index) -> Position | None:
     if here.opcode == "dynamic-update-slice" and len(here.operands) > 1:
         return _row(module, here.operands[1])
     if here.opcode == "fusion" and here.calls:
-        root = module.instructions.get(module.computations[here.calls[0]].root)
-        while root is not None and root.opcode == "tuple" and index and index[0] < len(root.operands):
-            root, index = module.instructions.get(root.operands[index[0]]), index[1:]
-        while root is not None and root.opcode == "bitcast" and root.operands:
-            root = module.instructions.get(root.operands[0])
-        if root is not None and (root.opcode == "dynamic-update-slice" or (root.frame and not here.frame)):
-            return root.id, index
+        return _result(module, here, index)
+    return None
+
+
+def _result(module: Module, fusion: Instruction, index: Index) -> Position | None:
+    """The instruction inside a fusion that makes a result, if it says more than the fusion does."""
+    root = module.instructions[module.computations[fusion.calls[0]].root]
+    if root.opcode == "tuple" and index and index[0] < len(root.operands):
+        root, index = module.instructions[root.operands[index[0]]], index[1:]
+    for _ in range(_NEIGHBOURS):
+        if root.opcode != "bitcast" or not root.operands:
+            break
+        root = module.instructions[root.operands[0]]
+    if root.opcode == "dynamic-update-slice" or (root.frame and not fusion.frame):
+        return root.id, index
     return None
 
 
