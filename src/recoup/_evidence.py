@@ -105,7 +105,7 @@ class Evidence:
             program = self.traced.program
             return self.traced.flat, program, layout(program), []
         variant = self.step.variant
-        chosen = zip(self.ladder.pairs, variant.choice, strict=True)
+        chosen = zip(self.ladder.pairs, variant.choice, strict=False)  # then the bodies'
         loops = [(pair, pair.cuts[which]) for pair, which in chosen if which >= 0]
         return variant.flat, variant.program, variant.layout, loops
 

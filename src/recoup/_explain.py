@@ -11,14 +11,15 @@ from dataclasses import replace
 
 import jax
 
-from recoup import _loop_pairs, _signature
+from recoup import _compat, _loop_pairs, _signature
 from recoup._bound import lower_bound
 from recoup._compat import Literal
 from recoup._evidence import Evidence
-from recoup._inline import Flat
+from recoup._inline import Flat, flatten
 from recoup._ladder import Ladder, Step
+from recoup._loop_bodies import with_body
 from recoup._loop_pairs import Pair
-from recoup._plan import Decision, LoopTrade, Plan, Repeat
+from recoup._plan import BodyPlan, Decision, LoopTrade, Plan, Repeat
 from recoup._planner.layout import layout
 from recoup._planner.machine import execute
 from recoup._planner.mincut import Cut
@@ -51,23 +52,7 @@ def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str, *, cert
     """
     program = ladder.traced.program
     bound, where = lower_bound(program, ladder.tradable())
-    trades = []
-    decisions: list[Decision] = []
-    for pair, which in zip(ladder.pairs, step.variant.choice, strict=True):
-        if which >= 0:
-            cut = pair.cuts[which]
-            trades.append(
-                LoopTrade(
-                    pair.forward,
-                    pair.backward,
-                    tuple(sorted(cut.kept)),
-                    tuple(sorted(cut.recomputed)),
-                    cut.segment,
-                )
-            )
-        decisions += _loop_decisions(pair, pair.cuts[which] if which >= 0 else None, ladder.traced.flat)
-    repeats = _repeats(step.rung.schedule, len(step.variant.program.ops))
-    decisions += _decisions(step)
+    loops, repeats, bodies, decisions = _parts(ladder, step)
     return Plan(
         budget_bytes=budget_bytes,
         peak_bytes=step.prediction.estimate.total_bytes if certified else step.predicted_bytes,
@@ -78,8 +63,9 @@ def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str, *, cert
         extra_flops=step.extra_flops,
         fingerprint=fingerprint(program),
         decisions=tuple(sorted(decisions, key=lambda d: -d.bytes)),
-        loops=tuple(trades),
-        repeats=tuple(repeats),
+        loops=loops,
+        repeats=repeats,
+        bodies=bodies,
         regions=regions,
         made_with={
             **_signature.describe(program),
@@ -90,6 +76,34 @@ def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str, *, cert
         },
         evidence=Evidence.of(ladder, step),
     )
+
+
+def _parts(
+    ladder: Ladder, step: Step
+) -> tuple[tuple[LoopTrade, ...], tuple[Repeat, ...], tuple[BodyPlan, ...], list[Decision]]:
+    """What runs again in a rung, and what that means for each value; of planned bodies too."""
+    choice = step.variant.choice
+    trades: list[LoopTrade] = []
+    decisions: list[Decision] = []
+    for pair, which in zip(ladder.pairs, choice, strict=False):
+        cut = pair.cuts[which] if which >= 0 else None
+        if cut is not None:
+            kept, recomputed = tuple(sorted(cut.kept)), tuple(sorted(cut.recomputed))
+            trades.append(LoopTrade(pair.forward, pair.backward, kept, recomputed, cut.segment))
+        decisions += _loop_decisions(pair, cut, ladder.traced.flat)
+    bodies = []
+    for body, which in zip(ladder.bodies, choice[len(ladder.pairs) :], strict=True):
+        if which < 0:
+            continue
+        inner, again, nested, inside = _parts(body.ladder, body.ladder.steps[body.rungs[which]])
+        bodies.append(BodyPlan(body.at, inner, again, nested))
+        decisions += [
+            replace(d, iterations=max(1, d.iterations) * body.length, flops=d.flops * body.length)
+            for d in inside
+        ]
+    repeats = _repeats(step.rung.schedule, len(step.variant.program.ops))
+    decisions += _decisions(step)
+    return tuple(trades), tuple(repeats), tuple(bodies), decisions
 
 
 def apply_plan(traced: Traced, plan: Plan) -> Flat:
@@ -107,7 +121,16 @@ def apply_plan(traced: Traced, plan: Plan) -> Flat:
             f"this plan was made for another step (fingerprint {plan.fingerprint}, this step has {found}). "
             f"What differs: {'; '.join(changed) or 'which values the operations read'}. Plan again"
         )
-    flat = traced.flat
+    return _applied(traced.flat, plan, traced.argument_names, traced.donated)
+
+
+def _applied(flat: Flat, plan: Plan | BodyPlan, names: Sequence[str], donated: Sequence[bool]) -> Flat:
+    for part in plan.bodies:
+        eqn = flat.eqns[part.at] if part.at < len(flat.eqns) else None
+        if eqn is None or eqn.primitive.name != "scan":
+            raise PlanError(f"the plan changes the body of operation {part.at}, which is no loop")
+        body = flatten(_compat.scan_parts(eqn).body)
+        flat = with_body(flat, part.at, _applied(body, part, (), (False,) * len(body.invars)))
     pairs = {(p.forward, p.backward): p for p in _loop_pairs.find_pairs(flat)}
     traded = []
     for trade in plan.loops:
@@ -124,7 +147,7 @@ def apply_plan(traced: Traced, plan: Plan) -> Flat:
     flat = _loop_pairs.apply(flat, traded, [0] * len(traded))
     if not plan.repeats:
         return flat
-    program = to_program(flat, traced.argument_names, traced.donated)
+    program = to_program(flat, names, donated)
     before = {r.before: r.ops for r in plan.repeats}
     schedule: list[int] = []
     for index in range(len(program.ops)):

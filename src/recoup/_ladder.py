@@ -13,6 +13,7 @@ from typing import Any
 
 from recoup import _loop_pairs, _memory
 from recoup._inline import Flat
+from recoup._loop_bodies import Body, apply_bodies, find_bodies
 from recoup._loop_pairs import Pair
 from recoup._memory import Prediction
 from recoup._planner.ladder import Rung, ladder, pareto_by
@@ -26,7 +27,7 @@ from recoup._trace import Traced, to_program
 class Variant:
     """The program after one trade for each pair of loops, before scheduling."""
 
-    choice: tuple[int, ...]  # for each pair its cut, -1 for "as it is"
+    choice: tuple[int, ...]  # for each pair, then each body, its trade; -1 for "as it is"
     flat: Flat
     program: Program
     layout: Layout
@@ -67,6 +68,7 @@ class Ladder:
 
     steps: tuple[Step, ...]
     pairs: tuple[Pair, ...]
+    bodies: tuple[Body, ...]
     traced: Traced
 
     def first_within(self, budget_bytes: int, scale: float | None = None, start: int = 0) -> int | None:
@@ -82,6 +84,8 @@ class Ladder:
         low, high = start, len(self.steps) - 1
         if high < low:
             return None
+        if start == 0 and self._fits(0, budget_bytes, scale):
+            return 0
         while low < high:
             middle = (low + high) // 2
             if self._fits(middle, budget_bytes, scale):
@@ -117,14 +121,16 @@ class Ladder:
 def build(traced: Traced, *, progress: Any = None) -> Ladder:
     """Plans a traced step at every level of memory. Nothing compiles."""
     pairs = _loop_pairs.find_pairs(traced.flat)
+    bodies = find_bodies(traced.flat, {i for p in pairs for i in (p.forward, p.backward)}, build)
+    loops: list[Pair | Body] = [*pairs, *bodies]
     program = traced.program
     price = sum(op.cost for op in program.ops)
     untouched = Rung(tuple(range(len(program.ops))), 0, 0.0, program.flops)
-    variant = Variant((-1,) * len(pairs), traced.flat, program, layout(program))
+    variant = Variant((-1,) * len(loops), traced.flat, program, layout(program))
     plain = Step(variant, untouched, 0, 0.0, 0.0, traced.donated)
     ceiling = plain.prediction.high.temporaries_bytes
     steps: list[Step] = []
-    choices = list(loop_choices(pairs))
+    choices = list(loop_choices(loops))
     for number, choice in enumerate(choices):
         if progress is not None and len(choices) > 1:
             progress.stage(f"planning, loop trade {number + 1} of {len(choices)}")
@@ -132,9 +138,10 @@ def build(traced: Traced, *, progress: Any = None) -> Ladder:
         if as_it_is:
             flat, changed = traced.flat, program
         else:
-            flat = _loop_pairs.apply(traced.flat, pairs, choice)
+            flat = apply_bodies(traced.flat, bodies, choice[len(pairs) :])
+            flat = _loop_pairs.apply(flat, pairs, choice[: len(pairs)])
             changed = to_program(flat, traced.argument_names, traced.donated)
-        if pairs:
+        if loops:
             plan, rungs = ladder(changed, ceiling_bytes=ceiling, targets=6, resolutions=(8,))
         else:
             plan, rungs = ladder(changed, ceiling_bytes=ceiling)
@@ -143,14 +150,14 @@ def build(traced: Traced, *, progress: Any = None) -> Ladder:
         for rung in rungs[1:] if as_it_is else rungs:
             extra = rung.flops - program.flops
             steps.append(Step(variant, rung, rung.peak_bytes, rung.cost + dearer, extra, traced.donated))
-    front = pareto_by(steps, ceiling + 1 if not pairs else max((s.peak_bytes for s in steps), default=0) + 1)
-    return Ladder((plain, *_spaced(front)), tuple(pairs), traced)
+    front = pareto_by(steps, ceiling + 1 if not loops else max((s.peak_bytes for s in steps), default=0) + 1)
+    return Ladder((plain, *_spaced(front)), tuple(pairs), tuple(bodies), traced)
 
 
-def loop_choices(pairs: Sequence[Pair], limit: int = 18) -> list[tuple[int, ...]]:
-    """Trades for all pairs together, from "as they are" down.
+def loop_choices(pairs: Sequence[Pair | Body], limit: int = 18) -> list[tuple[int, ...]]:
+    """Trades for all loops together, from "as they are" down.
 
-    At each step the pair that frees most for its cost moves on.
+    At each step the one that frees most for its cost moves on.
     """
     state = [-1] * len(pairs)
     found = [tuple(state)]

@@ -78,6 +78,16 @@ class Repeat:
 
 
 @dataclass(frozen=True)
+class BodyPlan:
+    """What runs again inside each iteration of the loop at operation `at`: as in a `Plan`, of its body."""
+
+    at: int
+    loops: tuple[LoopTrade, ...]
+    repeats: tuple[Repeat, ...]
+    bodies: "tuple[BodyPlan, ...]"
+
+
+@dataclass(frozen=True)
 class Plan(Reported):
     """A legal way to run a step, with its predicted memory and its extra work. Prints as a table.
 
@@ -90,7 +100,8 @@ class Plan(Reported):
       bound: the operation and line that set the lower bound.
       flops: floating-point operations of the step as it is; extra_flops: of what runs again; overhead: their
         share of the step's own.
-      loops, repeats: what runs again: a `LoopTrade` for each pair of loops, and operations by their index.
+      loops, repeats, bodies: what runs again: a `LoopTrade` for each pair of loops, operations by their
+        index, and a `BodyPlan` for each loop that is planned inside.
       regions: how the step's own regions were treated; made_with: the versions of recoup and JAX.
       decisions: what happens to each value that waits for a late use.
       fingerprint: of the step that it was made for.
@@ -109,6 +120,7 @@ class Plan(Reported):
     decisions: tuple[Decision, ...] = ()
     loops: tuple[LoopTrade, ...] = ()
     repeats: tuple[Repeat, ...] = ()
+    bodies: tuple[BodyPlan, ...] = ()
     regions: str = "respect"
     made_with: Mapping[str, str] = field(default_factory=dict)
     evidence: "Evidence | None" = field(default=None, repr=False, compare=False)
@@ -121,7 +133,7 @@ class Plan(Reported):
     @property
     def changes_nothing(self) -> bool:
         """Whether the step runs as it is."""
-        return not self.repeats and not self.loops
+        return not self.repeats and not self.loops and not self.bodies
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as stored by `save`."""

@@ -17,7 +17,7 @@ from recoup._report.text import format_bytes
 from recoup.errors import PlanError
 
 if TYPE_CHECKING:
-    from recoup._plan import Plan
+    from recoup._plan import BodyPlan, LoopTrade, Plan, Repeat
 
 FORMAT = 1
 MAX_FILE_BYTES = 64 * 1024**2
@@ -78,7 +78,7 @@ def parse(data: Any, where: str) -> "Plan":
     Raises:
       PlanError: a field is missing or is not what it should be; the message names it.
     """
-    from recoup._plan import Decision, LoopTrade, Plan, Repeat
+    from recoup._plan import Decision, Plan
 
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise PlanError(
@@ -107,17 +107,36 @@ def parse(data: Any, where: str) -> "Plan":
                 **{name: d.text(name, default="") for name in ("scope", "name", "use", "use_source")},
             ),
         ),
-        loops=whole.each(
-            "loops",
-            lambda d: LoopTrade(
-                d.count("forward"), d.count("backward"), d.counts("kept"), d.counts("recomputed"),
-                d.count("segment"),
-            ),
-        ),
-        repeats=whole.each("repeats", lambda d: Repeat(d.count("before"), d.counts("ops"))),
+        loops=_loops(whole),
+        repeats=_repeats(whole),
+        bodies=_bodies(whole),
         regions=whole.one_of("regions", ("respect", "replan")),
         made_with=whole.labels("made_with"),
+    )
+
+
+def _loops(fields: "_Fields") -> "tuple[LoopTrade, ...]":
+    from recoup._plan import LoopTrade
+
+    return fields.each(
+        "loops",
+        lambda d: LoopTrade(
+            d.count("forward"), d.count("backward"), d.counts("kept"), d.counts("recomputed"),
+            d.count("segment"),
+        ),
     )  # fmt: skip
+
+
+def _repeats(fields: "_Fields") -> "tuple[Repeat, ...]":
+    from recoup._plan import Repeat
+
+    return fields.each("repeats", lambda d: Repeat(d.count("before"), d.counts("ops")))
+
+
+def _bodies(fields: "_Fields") -> "tuple[BodyPlan, ...]":
+    from recoup._plan import BodyPlan
+
+    return fields.each("bodies", lambda d: BodyPlan(d.count("at"), _loops(d), _repeats(d), _bodies(d)))
 
 
 class _Fields:
