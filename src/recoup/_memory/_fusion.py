@@ -117,6 +117,9 @@ class Fuser:
         self.g = g
         self.t = t
         self.outputs = set(g.outputs)
+        self.places: dict[Node, list[int]] = {}  # of each result in the list of results
+        for k, x in enumerate(g.outputs):
+            self.places.setdefault(x, []).append(k)
         self.order = g.nodes
         self.fixed: set[Node] = set()  # producers that may not be duplicated
 
@@ -271,7 +274,9 @@ class Fuser:
             x.users.append(fusion)
             remove_user(x, consumer)
         if consumer in self.outputs:
-            self.g.outputs = [fusion if x is consumer else x for x in self.g.outputs]
+            self.places[fusion] = self.places.pop(consumer)
+            for k in self.places[fusion]:
+                self.g.outputs[k] = fusion
             self.outputs.add(fusion)
             self.outputs.discard(consumer)
         self.fixed.discard(consumer)
