@@ -244,9 +244,9 @@ def elementwise(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: An
     sunk = _below_transpose(g, op, dtype, args, attrs)
     if sunk is not None:
         return sunk
-    sunk = _below_reshape(g, op, dtype, args, attrs)
-    if sunk is not None:
-        return sunk
+    if any(map(is_unit_reshape, args)) and all(is_unit_reshape(a) or is_scalar_like(a) for a in args):
+        inner = tuple([a.operands[0] if a.op == "reshape" else a for a in args])
+        return g.add("reshape", shape, dtype, (elementwise(g, op, dtype, inner, attrs),))
     # one operand is spread from something smaller, the others from scalars: compute small, spread the result
     spread = None
     for a in args:
@@ -288,24 +288,6 @@ def _below_transpose(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attr
         ]
     )
     return transpose(g, elementwise(g, op, dtype, inner, attrs), perm)
-
-
-def _below_reshape(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: Any) -> Node | None:
-    """Operands that are all reshaped alike: the operation runs on what was reshaped."""
-    inner: Shape | None = None
-    for a in args:
-        if a.op == "reshape":
-            if inner is not None and a.operands[0].shape != inner:
-                return None
-            inner = a.operands[0].shape
-        elif not is_scalar_like(a):
-            return None
-    if inner is None:
-        return None
-    below = [a.operands[0] if a.op == "reshape" else a for a in args]
-    below = [b if not b.shape or b.shape == inner else broadcast(g, b.operands[0], inner, ()) for b in below]
-    shape = next(a.shape for a in args if a.op == "reshape")
-    return g.add("reshape", shape, dtype, (elementwise(g, op, dtype, tuple(below), attrs),))
 
 
 def _simplify(g: Graph, op: str, dtype: str, args: tuple[Node, ...], shape: Shape) -> Node | None:
