@@ -35,6 +35,7 @@ class Case:
     what: str
     shares: tuple[int, int] = (80, 70)
     regions: str = "respect"
+    computes: str = "float32"  # differences are in units of the last place of this type
 
     def missing(self) -> str:
         """Why the case cannot run here, or nothing."""
@@ -62,7 +63,13 @@ CASES = (
     Case("optax_steps:make", "optax", "Optax: AdamW, schedule, clipping", (80, 65)),
     Case("optax_steps:make_multisteps", "optax", "Optax: MultiSteps", (80, 65)),
     Case("optax_steps:make_microbatch", "optax", "Optax: microbatch (nothing to trade)", (100, 100)),
-    Case("optax_steps:make_mixed_precision", "optax", "bf16 compute, f32 state, loss scaling", (80, 60)),
+    Case(
+        "optax_steps:make_mixed_precision",
+        "optax",
+        "bf16 compute, f32 state, loss scaling",
+        (80, 60),
+        computes="bfloat16",
+    ),
     Case("optax_steps:make_lora", "optax", "low-rank adapters on frozen weights", (80, 60)),
     Case("inference_steps:make", "numpyro", "NumPyro: SVI step"),
     Case("inference_steps:make_log_density", "numpyro", "NumPyro: gradient of a log density", (85, 70)),
@@ -127,7 +134,7 @@ def run(case: Case, shares: Sequence[int] | None = None) -> list[Row]:
                 predicted_bytes=fitted.plan.peak_bytes,
                 overhead=fitted.plan.overhead,
                 compiles=fitted.compiles,
-                ulps=difference(want, got),
+                ulps=difference(want, got, float(jax.numpy.finfo(case.computes).eps)),
             )
         )
     return rows
@@ -161,8 +168,8 @@ def fresh(args: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(copies.get(i, arg) for i, arg in enumerate(args))
 
 
-def difference(want: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> float:
-    """The largest difference of any result, in units of the last place of that result's largest value."""
+def difference(want: Sequence[np.ndarray], got: Sequence[np.ndarray], eps: float) -> float:
+    """The largest difference of any result, in units (`eps`) of the last place of its largest value."""
     worst = 0.0
     for a, b in zip(want, got, strict=True):
         if a.shape != b.shape or a.dtype != b.dtype:
@@ -172,7 +179,7 @@ def difference(want: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> float:
         if a.dtype.kind not in "fV" or not (np.isfinite(a).all() and np.isfinite(b).all()):
             return float("inf")
         x, y = a.astype(np.float64), b.astype(np.float64)
-        worst = max(worst, float(np.abs(x - y).max() / (np.finfo(np.float32).eps * np.abs(x).max())))
+        worst = max(worst, float(np.abs(x - y).max() / (eps * np.abs(x).max())))
     return worst
 
 

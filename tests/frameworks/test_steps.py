@@ -37,7 +37,7 @@ def test_step(case: Case) -> None:
         assert row.certified, row
         assert row.compiled_bytes < row.plain_bytes or row.share == 100, row
         assert row.ulps < 1024, row  # Adam amplifies rounding of its first gradients; a wrong one gives 10^6
-        assert 0.9 < row.predicted_bytes / row.compiled_bytes < 1.25, row
+        assert 0.85 < row.predicted_bytes / row.compiled_bytes < 1.25, row
 
 
 def test_every_case_that_always_runs_exists() -> None:
