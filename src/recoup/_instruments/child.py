@@ -104,7 +104,7 @@ def _same_backend() -> dict[str, str]:
 
     backend = jax.default_backend()
     if backend == "gpu":
-        chosen = jax.config.jax_platforms
+        chosen: str | None = getattr(jax.config, "jax_platforms", None)
         return {"JAX_PLATFORMS": chosen} if chosen else {}
     return {"JAX_PLATFORMS": backend}
 
