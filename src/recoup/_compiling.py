@@ -207,6 +207,11 @@ class Compiler:
         )
 
 
+def predictions_are_verified() -> bool:
+    """Whether the memory model imitates the compiler that is used here: XLA for CPUs."""
+    return jax.default_backend() == "cpu"
+
+
 def to_function(flat: Flat, traced: Traced, name: str) -> Callable[..., Any]:
     """The flat program as a function of the step's own (dynamic) arguments and results."""
     closed = flat.closed()

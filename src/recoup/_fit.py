@@ -16,7 +16,7 @@ import jax
 from recoup import _check, _explain, _ladder
 from recoup._bound import lower_bound
 from recoup._budget import Budget, host_free_bytes, parse_budget
-from recoup._compiling import CompiledMemory, Compiler, Fitted, trace_step
+from recoup._compiling import CompiledMemory, Compiler, Fitted, predictions_are_verified, trace_step
 from recoup._evidence import Evidence
 from recoup._ladder import Ladder, Step
 from recoup._per_device import PerDevice
@@ -63,7 +63,8 @@ def plan(
         traced = trace_step(step, args, kwargs, donate_argnums, static_argnums, static_argnames, regions)
         progress.stage(f"planning {len(traced.program.ops)} operations")
         ladder = _ladder.build(traced, progress=progress)
-        limit = _resolve(wanted, lambda: ladder.steps[0].predicted_bytes)
+        leaves = jax.tree.leaves((args, kwargs or {}))
+        limit = _resolve(wanted, lambda: ladder.steps[0].predicted_bytes, leaves)
         at = ladder.first_within(limit)
         if at is None:
             raise _infeasible(ladder, limit, wanted)
@@ -166,15 +167,16 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
         return result
 
     first: tuple[Any, CompiledMemory, Callable[..., Any]] | None = None
-    sharded = compiler.sharded
-    if wanted.kind == "share" or sharded:
+    # Where the memory model is not that of this compiler, or is of whole arrays, plain is measured first.
+    scaled = compiler.sharded or not predictions_are_verified()
+    if wanted.kind == "share" or scaled:
         first = compile_plain()
-    limit = _resolve(wanted, lambda: first[1].total_bytes if first else plain.predicted_bytes)
+    leaves = jax.tree.leaves((compiler.args, compiler.kwargs))
+    limit = _resolve(wanted, lambda: first[1].total_bytes if first else plain.predicted_bytes, leaves)
     if first is None and plain.prediction.low.total_bytes <= limit:
         first = compile_plain()
     each: PerDevice | None = None
-    if sharded and first:
-        leaves = jax.tree.leaves((compiler.args, compiler.kwargs))
+    if scaled and first:
         each = PerDevice(leaves, plain.prediction, first[1])
 
     def following(scale: float, start: int) -> int | None:
@@ -188,13 +190,10 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
             return made
         held, bound = first[1], "arguments and results, per device"
         peak = each.total_bytes(step.prediction)
-        return replace(
-            made,
-            peak_bytes=peak,
-            unplanned_bytes=held.total_bytes,
-            lower_bound_bytes=held.fixed_bytes,
-            bound=bound,
-        )
+        made = replace(made, peak_bytes=peak, unplanned_bytes=held.total_bytes)
+        if not compiler.sharded:
+            return made
+        return replace(made, lower_bound_bytes=held.fixed_bytes, bound=bound)
 
     if first is not None and first[1].total_bytes <= limit:
         return compiler.fitted(explained(plain), *first, unplanned=unplanned)
@@ -210,7 +209,7 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
             at = ladder.steps.index(ladder.lowest())
             # The model is over by no more than its own error: the lowest rung is worth a compilation.
             low = ladder.steps[at].prediction.low.total_bytes * min(scale, 1.0)
-            if at < start or (low > 1.1 * limit and not sharded):
+            if at < start or (low > 1.1 * limit and not scaled):
                 break
         rung = ladder.steps[at]
         extra = rung.extra_flops / max(traced.program.flops, 1.0)
@@ -243,7 +242,7 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
             f"max_compiles={max_compiles} "
             f"compilations; the next plan is predicted at {predicted}: allow more compilations"
         )
-    raise _infeasible(ladder, limit, wanted, tried, first[1] if sharded and first else None)
+    raise _infeasible(ladder, limit, wanted, tried, first[1] if compiler.sharded and first else None)
 
 
 def _infeasible(
@@ -273,12 +272,22 @@ def _infeasible(
     )
 
 
-def _resolve(wanted: Budget, unplanned: Callable[[], int]) -> int:
+def _resolve(wanted: Budget, unplanned: Callable[[], int], arguments: Sequence[Any] = ()) -> int:
     if wanted.kind == "share":
         return wanted.resolve(unplanned_bytes=unplanned())
     if wanted.kind == "device":
-        return wanted.resolve(free_bytes=device_free_bytes())
+        free_bytes = device_free_bytes()
+        # A budget counts the arguments; those that are there already are not free, but they are the step's.
+        return wanted.resolve(free_bytes=None if free_bytes is None else free_bytes + _held_bytes(arguments))
     return wanted.resolve()
+
+
+def _held_bytes(arguments: Sequence[Any]) -> int:
+    """Bytes of these that the first local device holds already, each array once."""
+    device = jax.local_devices()[0]
+    arrays = {id(x): x for x in arguments if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)}
+    there = [x for x in arrays.values() if not x.is_deleted()]
+    return sum(s.data.nbytes for x in there for s in x.addressable_shards if s.device == device)
 
 
 def device_free_bytes() -> int | None:
