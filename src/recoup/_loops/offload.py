@@ -7,8 +7,8 @@ is needed).
 
 Source: the two-store programs of Aupy, Herrmann, Hovland and Robert (2016), with an unlimited second store.
 It is made of `jax.checkpoint` with an offload policy around engine loops, so every derivative works. Limits:
-a known length; on a CPU the host's memory is the device's, so it shows the mechanism and saves nothing. Measured
-on one GPU (docs/accelerators.md).
+a known length; on a CPU the host's memory is the device's, so it shows the mechanism and saves nothing.
+Measured on one GPU (docs/accelerators.md).
 """
 
 from collections.abc import Callable
