@@ -7,11 +7,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what a type checker or an editor sees; at run time the names load when first used
+    from recoup import instruments as instruments
     from recoup import policies as policies
     from recoup._agreement import Agreement as Agreement
-    from recoup._check import check as check
     from recoup._calibrate import Roofline as Roofline
     from recoup._calibrate import calibrate as calibrate
+    from recoup._check import check as check
     from recoup._checkpoint import checkpoint as checkpoint
     from recoup._checkpoint import keep as keep
     from recoup._compiling import CompiledMemory as CompiledMemory
@@ -77,6 +78,7 @@ _EXPORTS: dict[str, str] = {
     "collect": "recoup._regions.collect",
     "regions": "recoup._regions.granularity",
     "policies": "recoup.policies",
+    "instruments": "recoup.instruments",
     "config": "recoup._config",
     "scan": "recoup._loops.api",
     "fori_loop": "recoup._loops.api",

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from recoup._instruments.peak import PeakWatch
 from recoup._demo.session import Worker, WorkerError
 from recoup._demo.settings import Settings
 from recoup._demo.show import Screen, shortened
 from recoup._demo.text import load_text
+from recoup._instruments.peak import PeakWatch
 from recoup._progress import Progress
 from recoup.errors import BudgetError
 

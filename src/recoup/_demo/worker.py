@@ -41,8 +41,8 @@ def _work(kind: str, settings: Settings, tell: Callable[..., None], orders: Text
     import jax.numpy as jnp
 
     from recoup._demo.model import make_step
-    from recoup._instruments.peak import PeakWatch
     from recoup._demo.text import load_text
+    from recoup._instruments.peak import PeakWatch
 
     text = load_text()
     step, params, opt_state = make_step(settings, len(text.alphabet))

@@ -33,6 +33,8 @@ class Layout:
     late_reads: tuple[tuple[int, int], ...]  # in order: a window, and an earlier epoch's value that it reads
     trigger: tuple[int, ...]  # for each window the value whose arrival opens it; -1 for window 0
 
+    trivial: frozenset[int] = frozenset()  # droppable ones made of next to nothing
+
     @cached_property
     def windows(self) -> "array[int]":
         """`window` as an array."""
@@ -83,7 +85,7 @@ def crossing_bytes(program: Program, within: Sequence[int] | None = None) -> np.
 
 def layout(program: Program) -> Layout:
     """Finds epochs and windows."""
-    count = len(program.ops)
+    count, values = len(program.ops), program.values
     curve = crossing_bytes(program)
     results = set(program.outputs)
     free = {
@@ -115,7 +117,10 @@ def layout(program: Program) -> Layout:
         for v, value in enumerate(program.values)
         if v not in free and epochs[value.producer] < last and program.ops[value.producer].pure
     )
-    return Layout(epochs, window, frozenset(free), crossing, droppable, late, trigger)
+    trivial = frozenset(
+        v for v in droppable if (op := program.ops[values[v].producer]).fusible and free.issuperset(op.reads)
+    )
+    return Layout(epochs, window, frozenset(free), crossing, droppable, late, trigger, trivial)
 
 
 def peaks(curve: np.ndarray, prominence: float) -> list[int]:

@@ -43,11 +43,14 @@ class Choices:
 
 
 def levels(program: Program, plan: Layout, zones: Zones, kept: frozenset[int] | set[int]) -> dict[int, int]:
-    """The level of every early value that is not kept. A value that may not be recomputed is kept."""
+    """The level of every early value that is not kept. A value that may not be recomputed is kept.
+
+    A spread scalar or an iota is never kept: it costs nothing, and kept it would have a buffer.
+    """
     level = {}
     boundary = zones.boundary
     for v in plan.droppable:
-        if v not in kept:
+        if v not in kept or v in plan.trivial:
             level[v] = RESTART if v in boundary else LOCAL
     return level
 

@@ -8,7 +8,7 @@ Source: the "restore" step of greedy rematerialization heuristics; a knapsack al
 Limits: greedy; intervals are those of the schedule it starts from.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from recoup._planner.machine import Run, execute
 from recoup._program import Program
 
 _ROUNDS = 3
+_WORTH = 1.0  # FLOPs a byte: a single elementwise operation is less
 
 
 def restore(
@@ -37,7 +38,9 @@ def restore(
     schedule = assign(program, plan, zones, level).schedule
     run = execute(program, schedule, plan.windows)
     for _ in range(_ROUNDS):
-        chosen = _fitting(program, schedule, run, level, target_bytes)
+        # A spread scalar costs nothing where it is read, and a buffer where it is kept.
+        candidates = level.keys() - plan.trivial
+        chosen = _fitting(program, schedule, run, candidates, target_bytes)
         while chosen:
             fewer = {v: at for v, at in level.items() if v not in chosen}
             again = assign(program, plan, zones, fewer).schedule
@@ -87,7 +90,7 @@ def _costs_less(program: Program, v: int, level: Mapping[int, int], limit: float
 
 
 def _fitting(
-    program: Program, schedule: tuple[int, ...], run: Run, level: Mapping[int, int], target_bytes: int
+    program: Program, schedule: tuple[int, ...], run: Run, keepable: Set[int], target_bytes: int
 ) -> list[int]:
     """Values to keep, the best first, such that each fits along its interval on top of those before it."""
     ops, values = program.ops, program.values
@@ -115,17 +118,17 @@ def _fitting(
                 gain[user[step]] += gain[step]
     candidates = []
     for index, steps in repeats.items():
-        size = sum(values[v].bytes for v in ops[index].writes if v in level)
+        size = sum(values[v].bytes for v in ops[index].writes if v in keepable)
         if size:
             candidates.append((sum(gain[s] for s in steps) / size, size, index, steps[-1]))
     candidates.sort(reverse=True)
     live = np.array(run.live_bytes, dtype=np.int64)
     chosen: list[int] = []
     for worth, size, index, end in candidates:
-        if worth <= 0.0:
+        if worth < _WORTH:
             break
         start = early_read[index] + 1
         if start >= end or int(live[start:end].max()) + size <= target_bytes:
             live[start:end] += size
-            chosen += [v for v in ops[index].writes if v in level]
+            chosen += [v for v in ops[index].writes if v in keepable]
     return chosen
