@@ -86,6 +86,7 @@ class Ladder:
             return None
         if start == 0 and self._fits(0, budget_bytes, scale):
             return 0
+        low, high = self._around(self._guess(budget_bytes, low), low, high, budget_bytes, scale)
         while low < high:
             middle = (low + high) // 2
             if self._fits(middle, budget_bytes, scale):
@@ -97,6 +98,41 @@ class Ladder:
         # Predictions do not fall all the way where the machine and the memory model disagree: look at every
         # rung before giving up.
         return next((k for k in range(start, len(self.steps)) if self._fits(k, budget_bytes, scale)), None)
+
+    def _guess(self, budget_bytes: int, start: int) -> int:
+        """The rung that the machine's peaks point to, corrected by one prediction near it."""
+        plain = self.steps[0].prediction.estimate
+        room = budget_bytes - (plain.total_bytes - plain.temporaries_bytes)
+        last = len(self.steps) - 1
+
+        def first(peak_bytes: int) -> int:
+            return next(
+                (k for k in range(max(1, start), last) if self.steps[k].peak_bytes <= peak_bytes), last
+            )
+
+        near = self.steps[first(room)]
+        return first(room - (near.prediction.high.temporaries_bytes - near.peak_bytes))
+
+    def _around(
+        self, guess: int, low: int, high: int, budget_bytes: int, scale: float | None
+    ) -> tuple[int, int]:
+        """Bounds of the first rung that fits, by strides that double from `guess`."""
+        stride = 1
+        if self._fits(guess, budget_bytes, scale):
+            high = guess
+            while low < high:
+                probe = max(low, high - stride)
+                if not self._fits(probe, budget_bytes, scale):
+                    return probe + 1, high
+                high, stride = probe, 2 * stride
+            return low, high
+        low = min(guess + 1, high)
+        while low < high:
+            probe = min(high, low + stride - 1)
+            if self._fits(probe, budget_bytes, scale):
+                return low, probe
+            low, stride = min(probe + 1, high), 2 * stride
+        return low, high
 
     def _fits(self, index: int, budget_bytes: int, scale: float | None) -> bool:
         step = self.steps[index]

@@ -94,7 +94,7 @@ def ladder(
     front = pareto_by(rungs.values(), ceiling + 1)
     # Between rungs: cheap values dropped from the higher one, dear ones kept again in the lower one.
     whole = sum(op.cost for op in program.ops)
-    for higher, lower, peaks, price in _gaps(front, ceiling, whole, max(12, _CANDIDATES // size)):
+    for higher, lower, peaks, price in _gaps(front, ceiling, whole, max(12, _CANDIDATES // (3 * size))):
         if higher is not None:
             parts, assigned = made_of[higher.schedule]
             add(parts, without_cheap(program, plan, assigned, price))
