@@ -79,7 +79,7 @@ CASES = (
     Case("shapes_of_training:make_contrastive", "optax", "contrastive loss, two encoders", (80, 60)),
     Case("shapes_of_training:make_gan", "optax", "GAN, two losses"),
     Case("shapes_of_training:make_meta", "optax", "meta-learning, inner gradients", (85, 80)),
-    Case("shapes_of_training:make_physics", "optax", "physics-informed, second derivatives"),
+    Case("shapes_of_training:make_physics", "optax", "physics-informed, second derivatives", (85, 75)),
     Case(
         "shapes_of_training:make_attention",
         "equinox",
