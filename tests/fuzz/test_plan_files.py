@@ -34,7 +34,7 @@ def step(weights: Any, stack: Any, x: Any) -> Any:
     return jax.grad(loss, (0, 1))(weights, stack)
 
 
-ARGS = (WEIGHTS, jnp.stack(WEIGHTS * 2), X)
+ARGS = (WEIGHTS * 2, jnp.stack(WEIGHTS), X)
 
 
 @functools.cache
