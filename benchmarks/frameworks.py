@@ -218,7 +218,7 @@ def main() -> None:
         try:
             found: list[Row] | str = f"skipped: {reason}" if reason else run(case)
         except recoup.BudgetError as error:
-            found = f"not met: {error}"
+            found = "not met: " + str(error).replace(f"{RESULTS.parent.parent}/", "")
         results.append((case, found))
         print(table(results[-1:]).splitlines()[2:], flush=True)
     text = table(results)
