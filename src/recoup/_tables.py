@@ -29,6 +29,9 @@ class Tables:
     dear: bytearray
     own: "array[int]"  # bytes
     workspace: "array[int]"  # bytes
+    pure: bytearray
+    cost: "array[float]"
+    flops: "array[float]"
 
     @staticmethod
     def of(program: "Program") -> "Tables":
@@ -44,6 +47,9 @@ class Tables:
             bytearray(op.dear for op in ops),
             array("q", program.own_bytes),
             array("q", [op.workspace_bytes for op in ops]),
+            bytearray(op.pure for op in ops),
+            array("d", [op.cost for op in ops]),
+            array("d", [op.flops for op in ops]),
         )
 
 

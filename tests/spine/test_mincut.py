@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recoup._planner.mincut import cheapest_kept, front, recomputed, sweep
+from recoup._planner.mincut import Network, front, recomputed, sweep
 
 from .helpers import chain
 
@@ -56,7 +56,7 @@ def best(program, needed, recomputable, price):
 @given(graphs(), st.floats(0.0, 200.0))
 def test_agrees_with_every_possible_set(graph, price):
     program, needed, recomputable = graph
-    kept = cheapest_kept(program, needed, price, recomputable=recomputable)
+    kept = Network(program, needed, recomputable=recomputable).kept(price)
     mine = total(program, needed, kept, recomputable, price)
     assert mine is not None
     everything = sum(value.bytes for value in program.values) + price * sum(op.cost for op in program.ops)
@@ -81,15 +81,15 @@ def test_a_sweep_trades_bytes_for_cost(graph):
 
 def test_what_is_there_anyway_is_not_kept():
     program = chain([("f", [0], 100, {}), ("g", [1], 100, {}), ("h", [2], 100, {})], tail=False)
-    assert cheapest_kept(program, [3], 0.0, recomputable=[True] * 3) == set()
-    assert cheapest_kept(program, [3], 1e9, recomputable=[True] * 3) == {3}
-    assert cheapest_kept(program, [3], 1e9, recomputable=[True] * 3, free=[3]) == set()
-    assert cheapest_kept(program, [3], 1.0, recomputable=[True] * 3, free=[2]) == set()
+    assert Network(program, [3], recomputable=[True] * 3).kept(0.0) == set()
+    assert Network(program, [3], recomputable=[True] * 3).kept(1e9) == {3}
+    assert Network(program, [3], recomputable=[True] * 3, free=[3]).kept(1e9) == set()
+    assert Network(program, [3], recomputable=[True] * 3, free=[2]).kept(1.0) == set()
 
 
 def test_one_small_value_replaces_two_large_ones():
     spec = [("f", [0], 10, {"cost": 1e6}), ("g", [1], 100, {}), ("h", [1], 100, {})]
     program = chain(spec, tail=False)
-    assert cheapest_kept(program, [2, 3], 1.0, recomputable=[True] * 3) == {1}
+    assert Network(program, [2, 3], recomputable=[True] * 3).kept(1.0) == {1}
     # A random draw or an effect cannot run again: its readers' cut moves below it.
-    assert cheapest_kept(program, [2, 3], 1.0, recomputable=[True, False, True]) == {1, 2}
+    assert Network(program, [2, 3], recomputable=[True, False, True]).kept(1.0) == {1, 2}

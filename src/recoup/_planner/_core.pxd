@@ -21,3 +21,16 @@ cpdef step_windows(int[::1] schedule, int[::1] window, int[::1] found)
     change=i64[::1], head=int[::1], after=int[::1], last=int, reach=int, alive=i64, other=int)
 cpdef int follow(
     tables, int[::1] schedule, int[::1] window, i64[::1] size, int[::1] end, i64[::1] live) except -2
+
+@cython.locals(
+    zones=int, width=int, best=double[::1], after=double[::1], pick=short[::1], none=double, b=int, reach=int,
+    z=int, furthest=int, k=int, most=int, held=int)
+cpdef int cheapest(
+    int[::1] starts, int[::1] kept, i64[::1] high, double[::1] cost, i64 peak, double unit, int bins,
+    short[::1] picked) except -1
+
+@cython.locals(
+    starts=int[::1], ids=int[::1], cost=double[::1], steps=int, count=int, made=int[::1], uses=int[::1],
+    user=int[::1], again=cython.uchar[::1], op=int, step=int, e=int, source=int, at=int)
+cpdef repeats_worth(
+    tables, int[::1] schedule, double[::1] gain, int[::1] early_read, int[::1] last, double[::1] saved)

@@ -1,8 +1,9 @@
-"""The two inner loops of the planner: a schedule from an assignment, and the memory along a schedule.
+"""The inner loops of the planner: one option a zone, a schedule from an assignment, the memory along it.
 
 They run some hundred times for every plan, so they work on flat arrays of machine integers. This file is
 the only implementation: Python when no compiler was there at installation, otherwise compiled by Cython with
-the C types of `_core.pxd`, with the same results. `assign` and `machine` say what they compute.
+the C types of `_core.pxd`, with the same results. `options`, `assign`, `machine`
+and `restore` say what they compute.
 Limits: 32-bit indices.
 """
 
@@ -184,3 +185,119 @@ def follow(
                     break
                 other = after[other - 1]
     return -1
+
+
+def cheapest(
+    starts: "array[int]",
+    kept: "array[int]",
+    high: "array[int]",
+    cost: "array[float]",
+    peak: int,
+    unit: float,
+    bins: int,
+    picked: "array[int]",
+) -> int:
+    """Fills `picked` with the option of each zone that are cheapest together, by a dynamic program.
+
+    Args:
+      starts: zone z has the options starts[z]:starts[z + 1].
+      kept: of each option, the bins of held memory that it adds.
+      high: of each option, the most bytes alive meanwhile, less what earlier zones hold.
+      cost: of each option.
+      peak: held and high together must be within it.
+      unit: bytes a bin.
+      bins: the most bins.
+
+    Returns:
+      1, or 0 where no choice is within the peak.
+    """
+    zones = len(starts) - 1
+    width = bins + 1
+    best = array("d", bytes(8 * width))
+    after = array("d", bytes(8 * width))
+    pick = array("h", bytes(2 * width * zones + 2))
+    none = 1e300
+    for b in range(1, width):
+        best[b] = none
+    reach = 0  # the most bins held so far
+    for z in range(zones):
+        for b in range(width):
+            after[b] = none
+        furthest = 0
+        for k in range(starts[z], starts[z + 1]):
+            if high[k] > peak:
+                continue
+            most = int((peak - high[k]) / unit)
+            if most > bins - kept[k]:
+                most = bins - kept[k]
+            if most > reach:
+                most = reach
+            for b in range(most + 1):
+                if best[b] + cost[k] < after[b + kept[k]]:
+                    after[b + kept[k]] = best[b] + cost[k]
+                    pick[z * width + b + kept[k]] = k - starts[z]
+                    if b + kept[k] > furthest:
+                        furthest = b + kept[k]
+        reach = furthest
+        best, after = after, best
+    held = 0
+    for b in range(width):
+        if best[b] < best[held]:
+            held = b
+    if best[held] >= none:
+        return 0
+    for z in range(zones - 1, -1, -1):
+        picked[z] = pick[z * width + held]
+        held -= kept[starts[z] + picked[z]]
+    return 1
+
+
+def repeats_worth(
+    tables: Tables,
+    schedule: "array[int]",
+    gain: "array[float]",
+    early_read: "array[int]",
+    last: "array[int]",
+    saved: "array[float]",
+) -> None:
+    """Finds what keeping an operation's first results would save: its repeats, and those only they need.
+
+    Args:
+      tables: the program.
+      schedule: operation indices.
+      gain: filled, for each step, with the cost that goes if it need not run.
+      early_read: filled, for each operation, with the last step that reads its first computation, or -1.
+      last: filled with its last repeat, or -1.
+      saved: filled with the gain of all its repeats.
+    """
+    starts, ids, cost = tables.starts, tables.ids, tables.cost
+    steps = len(schedule)
+    count = len(early_read)
+    made = array("i", bytes(4 * count))  # the step that computed what a use reads now, + 1
+    uses = array("i", bytes(4 * (steps + 1)))
+    user = array("i", bytes(4 * (steps + 1)))
+    again = bytearray(steps + 1)
+    for op in range(count):
+        early_read[op] = -1
+        last[op] = -1
+    for step in range(steps):
+        op = schedule[step]
+        for e in range(starts[op], starts[op + 1]):
+            source = ids[e]
+            at = made[source] - 1
+            uses[at] += 1
+            user[at] = step
+            if not again[at]:
+                early_read[source] = step
+        if made[op]:
+            again[step] = 1
+            last[op] = step
+        made[op] = step + 1
+    for step in range(steps):
+        if again[step]:
+            gain[step] += cost[schedule[step]]
+            if uses[step] == 1 and again[user[step]]:
+                gain[user[step]] += gain[step]
+    for step in range(steps):
+        if again[step]:
+            saved[schedule[step]] += gain[step]

@@ -48,38 +48,45 @@ def execute(program: Program, schedule: Sequence[int], window: Sequence[int] = (
       PlanError: an operation is missing, runs out of order, reads a value not yet computed, or is repeated
       although it must not.
     """
-    ops = program.ops
-    seen = bytearray(len(ops))
-    next_first = 0
-    cost = flops = 0.0
-    for step, index in enumerate(schedule):
-        op = ops[index]
-        if seen[index]:
-            if not op.pure:
-                raise PlanError(
-                    f"step {step} repeats operation {index} ({op.name}, {op.source}), which may run only once"
-                )
-            cost += op.cost
-        elif index != next_first:
-            raise PlanError(f"step {step} runs operation {index} before operation {next_first}")
-        else:
-            next_first += 1
-            seen[index] = 1
-        flops += op.flops
+    ops, tables = program.ops, program.tables
+    order = np.asarray(schedule, dtype=np.int32)
+    first = _first_steps(order, len(ops))
+    repeat = np.ones(len(order), dtype=bool)
+    repeat[first[first >= 0]] = False
+    again = order[repeat]
+    if not np.frombuffer(tables.pure, np.uint8)[again].all():
+        step, op = next((k, ops[i]) for k, i in enumerate(schedule) if repeat[k] and not ops[i].pure)
+        raise PlanError(
+            f"step {step} repeats operation {schedule[step]} ({op.name}, {op.source}), "
+            "which may run only once"
+        )
+    once = order[~repeat]
+    for k in np.flatnonzero(once != np.arange(len(once)))[:1].tolist():
+        step = int(np.flatnonzero(~repeat)[k])
+        raise PlanError(f"step {step} runs operation {once[k]} before operation {k}")
     steps = len(schedule)
-    packed = array("i", schedule)
+    packed = array("i", order.tobytes())
     windows = array("i", bytes(4 * steps))
     if window:
         _core.step_windows(packed, array("i", window), windows)
     size, end, live = array("q", bytes(8 * steps)), array("i", bytes(4 * steps)), array("q", bytes(8 * steps))
-    failed = _core.follow(program.tables, packed, windows, size, end, live)
+    failed = _core.follow(tables, packed, windows, size, end, live)
     if failed >= 0:
         op = ops[schedule[failed]]
         raise PlanError(f"step {failed} ({op.name}, {op.source}) reads a value that is not computed yet")
-    if next_first != len(ops):
-        raise PlanError(f"operation {next_first} ({ops[next_first].name}) is never computed")
-    hosted = _hosted(program, packed, np.asarray(size), np.asarray(end))
+    if len(once) != len(ops):
+        raise PlanError(f"operation {len(once)} ({ops[len(once)].name}) is never computed")
+    hosted = _hosted(program, first, np.asarray(size), np.asarray(end))
+    cost = float(np.asarray(tables.cost)[again].sum())
+    flops = float(np.asarray(tables.flops)[order].sum())
     return Run(tuple((np.asarray(live) - hosted).tolist()), cost, flops)
+
+
+def _first_steps(order: np.ndarray, count: int) -> np.ndarray:
+    """The step at which each operation runs first; -1 where it never does."""
+    first = np.full(count, -1, dtype=np.int64)
+    first[order[::-1]] = np.arange(len(order))[::-1]  # later assignments win
+    return first
 
 
 def step_windows(schedule: Sequence[int], window: Sequence[int]) -> list[int]:
@@ -89,37 +96,36 @@ def step_windows(schedule: Sequence[int], window: Sequence[int]) -> list[int]:
     return found.tolist()
 
 
-def _hosted(program: Program, schedule: "array[int]", size: np.ndarray, end: np.ndarray) -> np.ndarray:
+def _hosted(program: Program, first: np.ndarray, size: np.ndarray, end: np.ndarray) -> np.ndarray:
     """For each step the bytes of temporaries that sit in the memory of results not written yet.
 
     The compiler places the largest temporaries first, each into a free result of at least its size.
+
+    Args:
+      program: what runs.
+      first: the step at which each operation runs first.
+      size: the bytes of each step's buffer.
+      end: the last step that reads it.
     """
-    steps = len(schedule)
+    steps = len(size)
     hosts = program.own_results
-    largest = int(size.max(initial=0))
     total = np.zeros(steps, dtype=np.int64)
-    if not hosts or not largest:
+    if not hosts or not size.max(initial=0):
         return total
-    written = np.full(len(program.ops), -1, dtype=np.int64)
-    order = np.asarray(schedule)
-    written[order[::-1]] = np.arange(steps)[::-1]  # the first time each operation runs
-    when = np.array([written[program.values[v].producer] for v in hosts])
+    large = np.flatnonzero(32 * size >= size.max())
+    when = first[[program.values[v].producer for v in hosts]]
     room = np.array([program.values[v].bytes for v in hosts], dtype=np.int64)
     free = np.zeros(steps, dtype=np.int64)
     above = np.iinfo(np.int64).max
-    position = np.arange(steps)
-    for amount in sorted({int(s) for s in size if 32 * s >= largest}, reverse=True):
-        joins = np.zeros(steps + 1, dtype=np.int64)
-        mine = (room >= amount) & (room < above)
-        np.add.at(joins, np.zeros(int(mine.sum()), dtype=np.int64), 1)
-        np.add.at(joins, when[mine], -1)
-        free = free + np.cumsum(joins)[:-1]
-        alive = np.zeros(steps + 1, dtype=np.int64)
-        who = size == amount
-        np.add.at(alive, position[who], 1)
-        np.add.at(alive, end[who] + 1, -1)
-        used = np.clip(np.cumsum(alive)[:-1], 0, np.maximum(free, 0))
-        total += used * amount
-        free = free - used
+    for amount in np.unique(size[large])[::-1]:
+        mine = when[(room >= amount) & (room < above)]
+        if len(mine):
+            free = free + len(mine) - np.cumsum(np.bincount(mine, minlength=steps))
+        if free.any():
+            who = large[size[large] == amount]
+            change = np.bincount(who, minlength=steps + 1) - np.bincount(end[who] + 1, minlength=steps + 1)
+            used = np.clip(np.cumsum(change[:-1]), 0, np.maximum(free, 0))
+            total += used * amount
+            free = free - used
         above = amount
     return total

@@ -34,76 +34,85 @@ class Cut:
 _SCALE = 2**30  # scipy's maximum flow takes 32-bit capacities
 
 
-def cheapest_kept(
-    program: Program,
-    needed: Collection[int],
-    price: float,
-    *,
-    recomputable: Sequence[bool],
-    free: Collection[int] = (),
-) -> set[int]:
-    """The values to keep at `price` bytes per unit of cost.
+class Network:
+    """The flow network of one program and set of needed values; only prices differ between its cuts."""
 
-    Args:
-      needed: values that late readers need.
-      recomputable: for each operation, whether it may be repeated.
-      free: values that are there anyway (arguments, constants, results).
+    def __init__(
+        self,
+        program: Program,
+        needed: Collection[int],
+        *,
+        recomputable: Sequence[bool],
+        free: Collection[int] = (),
+    ):
+        """Builds the network.
 
-    Returns:
-      The kept values, `free` ones apart.
-    """
-    ops, values = program.ops, program.values
-    free = set(free)
-    reach: list[int] = []
-    seen: set[int] = set()
-    stack = [v for v in needed if v not in free and values[v].producer >= 0]
-    while stack:
-        v = stack.pop()
-        if v in seen:
-            continue
-        seen.add(v)
-        reach.append(v)
-        producer = values[v].producer
-        if recomputable[producer]:
-            stack += [
-                u for u in ops[producer].reads if u not in free and values[u].producer >= 0 and u not in seen
-            ]
-    if not reach:
-        return set()
-    producers = sorted({values[v].producer for v in reach})
-    value_node = {v: 2 + i for i, v in enumerate(reach)}
-    op_node = {o: 2 + len(reach) + i for i, o in enumerate(producers)}
-    total = sum(values[v].bytes for v in reach) or 1
-    unit = (_SCALE - len(reach)) / total
+        Args:
+          program: what the values and operations belong to.
+          needed: values that late readers need.
+          recomputable: for each operation, whether it may be repeated.
+          free: values that are there anyway (arguments, constants, results).
+        """
+        ops, values = program.ops, program.values
+        free = set(free)
+        # Nodes: 0 is the source, 1 the sink, then the values that may be needed, then their operations.
+        node: dict[int, int] = {}
+        stack = [v for v in needed if v not in free and values[v].producer >= 0]
+        while stack:
+            v = stack.pop()
+            if v in node:
+                continue
+            node[v] = 2 + len(node)
+            producer = values[v].producer
+            if recomputable[producer]:
+                stack += [
+                    u
+                    for u in ops[producer].reads
+                    if u not in free and values[u].producer >= 0 and u not in node
+                ]
+        self._reach = list(node)
+        producers = sorted({values[v].producer for v in self._reach})
+        op_node = {o: 2 + len(node) + i for i, o in enumerate(producers)}
+        self._producer_node = np.array([op_node[values[v].producer] for v in self._reach], dtype=np.int32)
+        sizes = np.array([values[v].bytes for v in self._reach], dtype=np.float64)
+        self._unit = (_SCALE - len(node)) / (sizes.sum() or 1)
+        self._costs = np.array([ops[o].cost for o in producers])
+        self._fixed = np.array([not recomputable[o] for o in producers], dtype=bool)
+        must = [node[v] for v in dict.fromkeys(needed) if v in node]
+        reads = [
+            (op_node[o], node[u])
+            for o in producers
+            if recomputable[o]
+            for u in dict.fromkeys(ops[o].reads)
+            if u in node
+        ]
+        read_by, read = np.array(reads, dtype=np.int32).reshape(-1, 2).T
+        first = np.arange(2, 2 + len(node), dtype=np.int32)
+        self._rows = np.concatenate([np.zeros(len(must), np.int32), first, read_by, list(op_node.values())])
+        self._columns = np.concatenate([must, self._producer_node, read, np.ones(len(producers), np.int32)])
+        # What may not be cut has a capacity above that of all values together.
+        self._weights = np.concatenate(
+            [np.full(len(must), _SCALE), self._capacities(sizes), np.full(len(read), _SCALE)]
+        )
 
-    def capacity(amount: float) -> int:
-        return int(min(_SCALE - 1, max(1, round(amount * unit))))
+    def _capacities(self, amounts: np.ndarray) -> np.ndarray:
+        return np.clip(np.round(amounts * self._unit), 1, _SCALE - 1)
 
-    infinite = _SCALE
-    edges: dict[tuple[int, int], int] = {}
-    for v in needed:
-        if v in value_node:
-            edges[0, value_node[v]] = infinite
-    for v, node in value_node.items():
-        edges[node, op_node[values[v].producer]] = capacity(values[v].bytes)
-    for o, node in op_node.items():
-        if recomputable[o]:
-            edges[node, 1] = capacity(price * ops[o].cost)
-            for u in ops[o].reads:
-                if u in value_node:
-                    edges[node, value_node[u]] = infinite
-        else:
-            edges[node, 1] = infinite
-    size = 2 + len(reach) + len(producers)
-    index = np.array(list(edges), dtype=np.int32)
-    weight = np.array(list(edges.values()), dtype=np.int32)
-    graph = csr_array((weight, (index[:, 0], index[:, 1])), shape=(size, size))
-    flow = maximum_flow(graph, 0, 1).flow
-    residual = graph - flow
-    residual.data = np.maximum(residual.data, 0)
-    residual.eliminate_zeros()
-    side = set(breadth_first_order(residual, 0, return_predecessors=False).tolist())
-    return {v for v in reach if value_node[v] in side and op_node[values[v].producer] not in side}
+    def kept(self, price: float) -> set[int]:
+        """The values to keep at `price` bytes per unit of cost, those apart that are free."""
+        if not self._reach:
+            return set()
+        size = 2 + len(self._reach) + len(self._costs)
+        again = np.where(self._fixed, _SCALE, self._capacities(price * self._costs))
+        weights = np.concatenate([self._weights, again])
+        graph = csr_array((weights.astype(np.int32), (self._rows, self._columns)), shape=(size, size))
+        residual = graph - maximum_flow(graph, 0, 1).flow
+        residual.data = np.maximum(residual.data, 0)
+        residual.eliminate_zeros()
+        source_side = np.zeros(size, dtype=bool)
+        source_side[breadth_first_order(residual, 0, return_predecessors=False)] = True
+        cut = source_side[2 : 2 + len(self._reach)] & ~source_side[self._producer_node]
+        return {self._reach[i] for i in np.flatnonzero(cut)}
 
 
 def sweep(
@@ -116,9 +125,10 @@ def sweep(
 ) -> list[Cut]:
     """The lower hull of (bytes kept, cost), from the most bytes down: each cut is the best at some price."""
     free = frozenset(free)
+    network = Network(program, needed, recomputable=recomputable, free=free)
 
     def cut(price: float) -> Cut:
-        kept = frozenset(cheapest_kept(program, needed, price, recomputable=recomputable, free=free))
+        kept = frozenset(network.kept(price))
         again = recomputed(program, needed, kept, recomputable=recomputable, free=free)
         size = sum(program.values[v].bytes for v in kept)
         return Cut(kept, size, again, sum(program.ops[o].cost for o in again))

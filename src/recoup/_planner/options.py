@@ -9,11 +9,14 @@ recomputation a zone.
 Limits: held bytes are counted in steps of 1/512 of the peak.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from recoup._planner._core import cheapest
 from recoup._planner.assign import LOCAL, RESTART, assign
 from recoup._planner.layout import Layout, Zones
 from recoup._planner.machine import execute
@@ -40,6 +43,14 @@ class Choices:
     zones: Zones
     options: tuple[tuple[Option, ...], ...]
     epoch: tuple[int, ...]  # of each zone
+
+    @cached_property
+    def by_epoch(self) -> list[list[tuple[Option, ...]]]:
+        """The options of the zones of each epoch."""
+        return [
+            [o for o, own in zip(self.options, self.epoch, strict=True) if own == e]
+            for e in sorted(set(self.epoch))
+        ]
 
 
 def levels(program: Program, plan: Layout, zones: Zones, kept: frozenset[int] | set[int]) -> dict[int, int]:
@@ -83,17 +94,18 @@ def _evaluate(program: Program, plan: Layout, zones: Zones, kept: frozenset[int]
         z = zones.zone[program.values[v].producer]
         kept_bytes[z] += program.values[v].bytes
         members[z].add(v)
-    before = _held_before(zones, plan, program, kept_bytes)
-    high = [0] * zones.count
-    cost = [0.0] * zones.count
-    done: set[int] = set()
-    for step, index in enumerate(assigned.schedule):
-        if index in done:
-            cost[zones.zone[index]] += program.ops[index].cost
-        done.add(index)
-        z = assigned.zone[step] if assigned.zone[step] >= 0 else zones.zone[index]
-        high[z] = max(high[z], run.live_bytes[step] - before[z])
-    return [Option(frozenset(members[z]), kept_bytes[z], cost[z], high[z]) for z in range(zones.count)]
+    before = np.array(_held_before(zones, plan, program, kept_bytes))
+    order = np.array(assigned.schedule)
+    own = np.array(zones.zone)[order]
+    repeat = np.ones(len(order), dtype=bool)
+    repeat[np.unique(order, return_index=True)[1]] = False
+    cost = np.bincount(
+        own[repeat], np.asarray(program.tables.cost)[order[repeat]], minlength=zones.count
+    ).tolist()
+    at = np.where(np.array(assigned.zone) >= 0, assigned.zone, own)
+    high = np.zeros(zones.count, dtype=np.int64)
+    np.maximum.at(high, at, np.array(run.live_bytes) - before[at])
+    return [Option(frozenset(members[z]), kept_bytes[z], cost[z], int(high[z])) for z in range(zones.count)]
 
 
 def _held_before(zones: Zones, plan: Layout, program: Program, kept_bytes: Sequence[int]) -> list[int]:
@@ -113,45 +125,16 @@ def choose(found: Choices, peak_bytes: int) -> frozenset[int] | None:
     """The kept values of the cheapest choice of one option a zone within `peak_bytes`, or None."""
     unit = max(1.0, peak_bytes / _BINS)
     kept: set[int] = set()
-    for e in sorted(set(found.epoch)):
-        picked = _choose_epoch(
-            [o for o, own in zip(found.options, found.epoch, strict=True) if own == e], peak_bytes, unit
-        )
-        if picked is None:
+    for options in found.by_epoch:
+        picked = array("h", bytes(2 * len(options)))
+        kept_bins, high, cost, starts = array("i"), array("q"), array("d"), array("i", [0])
+        for zone in options:
+            kept_bins.extend(min(round(option.kept_bytes / unit), _BINS + 1) for option in zone)
+            high.extend(option.high_bytes for option in zone)
+            cost.extend(option.cost for option in zone)
+            starts.append(len(high))
+        if not cheapest(starts, kept_bins, high, cost, peak_bytes, unit, _BINS, picked):
             return None
-        for option in picked:
-            kept |= option.kept
+        for zone, k in zip(options, picked, strict=True):
+            kept |= zone[k].kept
     return frozenset(kept)
-
-
-def _choose_epoch(options: Sequence[Sequence[Option]], peak_bytes: int, unit: float) -> list[Option] | None:
-    best = np.full(_BINS + 1, np.inf)
-    best[0] = 0.0
-    history: list[np.ndarray] = []
-    bins = np.arange(_BINS + 1)
-    for zone in options:
-        after = np.full(_BINS + 1, np.inf)
-        pick = np.full(_BINS + 1, -1, dtype=np.int64)
-        for k, option in enumerate(zone):
-            room = peak_bytes - option.high_bytes
-            if room < 0:
-                continue
-            shift = round(option.kept_bytes / unit)
-            allowed = np.where(bins * unit <= room, best, np.inf)
-            if shift > _BINS:
-                continue
-            shifted = np.concatenate([np.full(shift, np.inf), allowed[: _BINS + 1 - shift]]) + option.cost
-            better = shifted < after
-            after[better] = shifted[better]
-            pick[better] = k
-        history.append(pick)
-        best = after
-    if not np.isfinite(best).any():
-        return None
-    at = int(np.argmin(best))
-    picked: list[Option] = []
-    for zone, pick in zip(reversed(options), reversed(history), strict=True):
-        option = zone[int(pick[at])]
-        picked.append(option)
-        at -= round(option.kept_bytes / unit)
-    return picked[::-1]

@@ -8,10 +8,12 @@ Source: the "restore" step of greedy rematerialization heuristics; a knapsack al
 Limits: greedy; intervals are those of the schedule it starts from.
 """
 
+from array import array
 from collections.abc import Mapping, Set
 
 import numpy as np
 
+from recoup._planner._core import repeats_worth
 from recoup._planner.assign import LOCAL, assign
 from recoup._planner.layout import Layout, Zones
 from recoup._planner.machine import Run, execute
@@ -93,34 +95,16 @@ def _fitting(
     program: Program, schedule: tuple[int, ...], run: Run, keepable: Set[int], target_bytes: int
 ) -> list[int]:
     """Values to keep, the best first, such that each fits along its interval on top of those before it."""
-    ops, values = program.ops, program.values
-    made = [-1] * len(ops)
-    uses = [0] * len(schedule)
-    user = [-1] * len(schedule)
-    repeats: dict[int, list[int]] = {}
-    early_read = [-1] * len(ops)  # the last step that reads an operation's first computation
-    for step, index in enumerate(schedule):
-        for source in program.sources[index]:
-            at = made[source]
-            uses[at] += 1
-            user[at] = step
-            if source not in repeats:
-                early_read[source] = step
-        if made[index] >= 0:
-            repeats.setdefault(index, []).append(step)
-        made[index] = step
-    again = {step for steps in repeats.values() for step in steps}
-    gain = [0.0] * len(schedule)
-    for step, index in enumerate(schedule):
-        if step in again:
-            gain[step] += ops[index].cost
-            if uses[step] == 1 and user[step] in again:
-                gain[user[step]] += gain[step]
+    ops, values, tables = program.ops, program.values, program.tables
+    steps = len(schedule)
+    gain, early_read = array("d", bytes(8 * steps)), array("i", bytes(4 * len(ops)))
+    last, saved = array("i", bytes(4 * len(ops))), array("d", bytes(8 * len(ops)))
+    repeats_worth(tables, array("i", schedule), gain, early_read, last, saved)
     candidates = []
-    for index, steps in repeats.items():
+    for index in np.flatnonzero(np.asarray(last) >= 0).tolist():
         size = sum(values[v].bytes for v in ops[index].writes if v in keepable)
         if size:
-            candidates.append((sum(gain[s] for s in steps) / size, size, index, steps[-1]))
+            candidates.append((saved[index] / size, size, index, last[index]))
     candidates.sort(reverse=True)
     live = np.array(run.live_bytes, dtype=np.int64)
     chosen: list[int] = []
