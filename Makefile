@@ -13,7 +13,8 @@ NEWEST := $(shell for v in 3.13.0 3.12.1; do \
     p="$$(pyenv prefix $$v 2>/dev/null)/bin/python"; [ -x "$$p" ] && echo "$$p" && exit 0; done; \
   for p in python3.14 python3.13 python3.12; do $$p -c '' 2>/dev/null && command -v $$p && exit 0; done; true)
 
-.PHONY: docs demo test test-newest test-remat3 test-wide test-settings newest-python lint types format picture clean
+.PHONY: docs demo test test-newest test-remat3 test-wide test-settings coverage mutants newest-python lint types \
+  format picture clean
 
 demo: $(STAMP)
 	$(BIN)/recoup demo
@@ -64,6 +65,23 @@ test-settings: $(STAMP)
 	JAX_DEBUG_NANS=1 $(BIN)/python $(PYTEST) $(SETTINGS_TESTS) -k "not nan"
 	$(CACHED) $(BIN)/python $(PYTEST) $(SETTINGS_TESTS)
 	$(CACHED) $(BIN)/python $(PYTEST) $(SETTINGS_TESTS)
+
+# Line and branch coverage of what plans and rewrites, half an hour: the compiled modules are measured as plain Python.
+PLAIN_TESTS := tests/solve/test_machine.py tests/solve/test_search.py tests/spine/test_planner.py \
+  tests/spine/test_machine.py tests/breaking/test_schedule_machines.py tests/breaking/test_plain_python.py
+COVERAGE := COVERAGE_FILE=build/coverage/data $(BIN)/python -m coverage
+coverage: $(STAMP)
+	mkdir -p build/coverage && $(COVERAGE) erase
+	$(COVERAGE) run $(PYTEST) tests/solve tests/spine tests/loops tests/memory tests/regions tests/report \
+	  tests/breaking tests/fuzz tests/programs tests/frameworks tests/instruments
+	$(COVERAGE) run $(PYTEST) -p tests.pure $(PLAIN_TESTS)
+	$(COVERAGE) combine -q && $(COVERAGE) json -q -o build/coverage/data.json
+	$(BIN)/python -m benchmarks.covered build/coverage/data.json
+
+# Small errors in the machines, the value numbering and rewriting: how many do the tests notice? Half an hour.
+mutants: $(STAMP)
+	$(BIN)/python -m pip install --quiet 'cosmic-ray>=8.4'
+	$(BIN)/python -m benchmarks.mutants --log build/mutants.json
 
 # The documentation site, into build/docs; warnings are errors, and so is a public name without documentation.
 docs: $(STAMP)

@@ -1,5 +1,5 @@
-"""The machines catch every kind of illegal plan: each mutation of a legal one is refused or shows in its
-numbers."""
+"""The step planner's machine and the value numbering catch every kind of illegal plan: each mutation of a
+legal one is refused or shows in its numbers."""
 
 import functools
 from dataclasses import replace
@@ -7,20 +7,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from recoup import _ladder
 from recoup._compat import Literal, Var
-from recoup._graph import Graph, Offload
 from recoup._inline import Flat
-from recoup._loops import schedules
-from recoup._loops.machine import execute as execute_loop
-from recoup._loops.schedules import Advance, ForwardEnd, Free, Load, Reverse, Store
 from recoup._planner.machine import execute
-from recoup._solve import check, solve
 from recoup._trace import NEVER_REPEATED, trace
 from recoup._verify import verify
 from recoup.errors import PlanError
@@ -251,141 +245,3 @@ def test_a_lost_result_is_caught() -> None:
     unknown = Var(outs[0].aval)
     with pytest.raises(PlanError, match="the result reads"):
         verify(step.variant.flat, replace(step.flat, outvars=(unknown, *outs[1:])), NEVER_REPEATED)
-
-
-# -- the solver's checker ---------------------------------------------------------------------------------
-
-
-@st.composite
-def problems(draw: Any) -> Graph:
-    """Chains with a backward that reads the forward in reverse: graphs on which recomputation pays."""
-    n = draw(st.integers(3, 7))
-    sizes = draw(st.lists(st.integers(1, 9), min_size=2 * n, max_size=2 * n))
-    edges = [(i, i + 1) for i in range(2 * n - 1)] + [(i, 2 * n - 1 - i) for i in range(n - 1)]
-    return Graph([1.0] * (2 * n), sizes, edges)
-
-
-@given(problems(), st.floats(0.5, 0.95), st.data())
-@settings(max_examples=60, deadline=None)
-def test_solver_checker_refuses_mutations(graph: Graph, share: float, data: Any) -> None:
-    plain = check(graph, range(len(graph)))
-    low = int(graph.working_sets_bytes().max())
-    budget = int(low + share * (plain.peak_bytes - low))
-    try:
-        found = solve(graph, budget, time_limit=0.2)
-    except ValueError:
-        assume(False)
-    order = list(found.order)
-    honest = check(graph, order, budget)
-    assert (honest.cost, honest.peak_bytes) == (found.cost, found.peak_bytes)
-    assert honest.peak_bytes <= budget
-    # A value that is freed between two uses is held if its recomputation is left out: over the budget, or
-    # the recomputation was not needed, and the solver would not have paid for it.
-    repeats = [i for i, o in enumerate(order) if o in order[:i]]
-    if repeats and found.optimal:
-        at = data.draw(st.sampled_from(repeats))
-        with pytest.raises(PlanError, match="over the budget"):
-            check(graph, order[:at] + order[at + 1 :], budget)
-    with pytest.raises(PlanError, match="over the budget"):
-        check(graph, order, honest.peak_bytes - 1)
-    with pytest.raises(PlanError, match="before its operand"):
-        check(graph, order[1:], budget)  # operation 0 is read by the next
-    with pytest.raises(PlanError, match=r"operation -1|operation \d+, and the graph"):
-        check(graph, [*order, -1], budget)
-
-
-def test_solver_checker_refuses_a_fetch_of_what_was_never_made() -> None:
-    graph = Graph([1, 1, 1], [4, 4, 4], [(0, 1), (1, 2), (0, 2)])
-    offload = Offload(np.ones(3), np.ones(3))
-    check(graph, [0, 1, 3, 2], offload=offload)
-    with pytest.raises(PlanError, match="fetches the value of 1 before"):
-        check(graph, [0, 4, 1, 2], offload=offload)
-    with pytest.raises(PlanError, match="step 0 computes operation 6"):
-        check(graph, [6, 0, 1, 2], offload=offload)
-    with pytest.raises(PlanError, match="step 3 computes operation 3"):
-        check(graph, [0, 1, 2, 3])
-
-
-# -- the loop machine -------------------------------------------------------------------------------------
-
-
-@st.composite
-def loops(draw: Any) -> tuple[list[Any], int, int]:
-    n, slots = draw(st.integers(2, 40)), draw(st.integers(1, 6))
-    kind = draw(st.sampled_from(["binomial", "online", "two stores"]))
-    if kind == "binomial":
-        return list(schedules.binomial(n, slots)), n, slots
-    if kind == "online":
-        return list(schedules.online(n, slots)), n, slots
-    return list(schedules.two_store(n, slots, draw(st.integers(1, n)))), n, slots
-
-
-MUTATIONS: dict[str, tuple[type, Any]] = {
-    "a state loaded that the slot does not hold": (Load, lambda a: replace(a, step=a.step + 1)),
-    "a load from an empty slot": (Load, lambda a: replace(a, slot=a.slot + 1000)),
-    "a state stored that is not there": (Store, lambda a: replace(a, step=a.step + 1)),
-    "a slot that does not exist": (Store, lambda a: replace(a, slot=a.slot + 1000, store="memory")),
-    "an advance from another state": (Advance, lambda a: replace(a, begin=a.begin + 1, end=a.end + 1)),
-    "an advance past the end": (Advance, lambda a: replace(a, end=a.end + 10_000)),
-    "an empty advance": (Advance, lambda a: replace(a, end=a.begin)),
-    "another step reversed": (Reverse, lambda a: replace(a, step=a.step + 1)),
-    "a slot freed that is empty": (Free, lambda a: replace(a, slot=a.slot + 1000)),
-}
-
-
-@pytest.mark.parametrize("kind", MUTATIONS)
-@given(loops(), st.data())
-@settings(max_examples=25, deadline=None)
-def test_loop_machine_refuses_changed_actions(kind: str, loop: Any, data: Any) -> None:
-    actions, n, slots = loop
-    execute_loop(actions, n, slots)
-    of, change = MUTATIONS[kind]
-    at = data.draw(st.sampled_from([i for i, a in enumerate(actions) if isinstance(a, of)]))
-    with pytest.raises(PlanError):
-        execute_loop([*actions[:at], change(actions[at]), *actions[at + 1 :]], n, slots)
-
-
-@pytest.mark.parametrize("of", [Advance, Reverse, ForwardEnd, Load])
-@given(loops(), st.data())
-@settings(max_examples=25, deadline=None)
-def test_loop_machine_refuses_lost_actions(of: type, loop: Any, data: Any) -> None:
-    actions, n, slots = loop
-    at = data.draw(st.sampled_from([i for i, a in enumerate(actions) if isinstance(a, of)]))
-    lost = actions[:at] + actions[at + 1 :]
-    if of is Load:  # loading the state that is being worked on changes nothing
-        before = actions[at - 1]
-        assume(not (isinstance(before, Store) and before.step == actions[at].step))
-    with pytest.raises(PlanError):
-        execute_loop(lost, n, slots)
-
-
-@pytest.mark.parametrize("of", [Advance, Reverse, ForwardEnd, Free])
-@given(loops(), st.data())
-@settings(max_examples=25, deadline=None)
-def test_loop_machine_refuses_doubled_actions(of: type, loop: Any, data: Any) -> None:
-    actions, n, slots = loop
-    at = data.draw(st.sampled_from([i for i, a in enumerate(actions) if isinstance(a, of)]))
-    with pytest.raises(PlanError):
-        execute_loop([*actions[: at + 1], actions[at], *actions[at + 1 :]], n, slots)
-
-
-@given(loops(), st.data())
-@settings(max_examples=50, deadline=None)
-def test_loop_machine_refuses_a_state_read_after_it_was_freed(loop: Any, data: Any) -> None:
-    actions, n, slots = loop
-    frees = [i for i, a in enumerate(actions) if isinstance(a, Load)]
-    at = data.draw(st.sampled_from(frees))
-    load = actions[at]
-    freed = [*actions[:at], Free(load.slot, load.store), *actions[at:]]
-    with pytest.raises(PlanError):
-        execute_loop(freed, n, slots)
-
-
-@given(loops())
-@settings(max_examples=50, deadline=None)
-def test_loop_machine_refuses_fewer_slots_than_are_held(loop: Any) -> None:
-    actions, n, slots = loop
-    peak = execute_loop(actions, n, slots).peak_slots
-    assume(peak > 1)
-    with pytest.raises(PlanError, match=r"states are held|slots"):
-        execute_loop(actions, n, peak - 1)
