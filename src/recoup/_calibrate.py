@@ -12,9 +12,7 @@ differ. Of a chain of fused operations a quarter of the bytes is taken to reach 
 import hashlib
 import json
 import math
-import os
 import re
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -22,7 +20,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recoup import _compat, _cost
+from recoup import _compat, _cost, _plan_file
 from recoup._config import config
 from recoup._inline import Flat
 from recoup._program import Program
@@ -156,7 +154,7 @@ def calibrate(*, force: bool = False) -> Roofline:
     if not force and path.exists():
         try:
             return _read(path)
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             warnings.warn(f"{path}: {error}; measured again", CacheWarning, stacklevel=2)
     found = _measure(device)
     try:
@@ -191,15 +189,7 @@ def _write(path: Path, found: Roofline) -> None:
     data = asdict(found)
     text = json.dumps({"format": FORMAT, "roofline": data, "checksum": _checksum(data)}, indent=1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=".calibration-", delete=False
-    ) as file:
-        file.write(text + "\n")
-    try:
-        os.replace(file.name, path)  # readers see the old file or the new one, never a part
-    except OSError:
-        os.unlink(file.name)
-        raise
+    _plan_file.write(path, text + "\n", force=True)  # readers see the old file or the new one, never a part
 
 
 def _checksum(data: Any) -> str:

@@ -19,7 +19,7 @@ class Config:
       strict: a region evaluated outside any traced computation is an error (E-FLOW-003) instead of just
         computing.
         Environment: `RECOUP_STRICT`.
-      cache_dir: where calibrations and plans are cached. Environment: `RECOUP_CACHE_DIR`; else
+      cache_dir: where calibrations are cached. Environment: `RECOUP_CACHE_DIR`; else
         `$XDG_CACHE_HOME/recoup` or `~/.cache/recoup`.
     """
 
