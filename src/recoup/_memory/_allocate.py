@@ -12,6 +12,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from recoup._memory._copies import ALIASES, definer, invariant, overwrites, updated
 from recoup._memory._graph import Graph, Node
 from recoup._memory._heap import Plan, Step
@@ -333,6 +335,7 @@ def _use_results(found: list[Buffer], results: list[Buffer], arguments: dict[int
     results = sorted(results, key=lambda b: (-b.nbytes, b.rank))[::-1]
     biggest = results[-1].nbytes
     sizes = [r.nbytes for r in results]
+    written = np.array([r.first for r in results])
     # A place's temporaries follow each other in time: a new one need only be held against its neighbours.
     occupied: dict[int, list[Buffer]] = {id(r): [] for r in results}
     fitting = [b for b in found if b.place is None and b.nbytes <= biggest]
@@ -340,8 +343,10 @@ def _use_results(found: list[Buffer], results: list[Buffer], arguments: dict[int
     for b in temps:
         if b.nbytes < SMALL_BYTES:
             break
-        for r in results[bisect_left(sizes, b.nbytes) :]:
-            if r.first < b.last or _clash(b, r):
+        fits = bisect_left(sizes, b.nbytes)
+        for k in (fits + np.flatnonzero(written[fits:] >= b.last)).tolist():
+            r = results[k]
+            if _clash(b, r):
                 continue
             if id(r) in arguments and _clash(b, arguments[id(r)]):
                 continue

@@ -144,7 +144,7 @@ def _replace(node: Node, old: Node, new: Node) -> None:
     """Makes `node` read `new` where it read `old`."""
     node.operands = [new if y is old else y for y in node.operands]
     if node.fused is not None:
-        node.fused.rename(old, new)
+        node.fused.rename({old: new})
 
 
 def _read_copy(user: Node, param: Node, copy: Node) -> None:

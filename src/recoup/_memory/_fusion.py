@@ -10,7 +10,6 @@ A fused consumer becomes a `fusion` node: operands from outside, and in `fused` 
 """
 
 from heapq import heapify, heappop, heappush
-from itertools import islice
 from typing import Any
 
 from recoup._memory._graph import Graph, Node, remove_user
@@ -49,16 +48,18 @@ class Kernel:
         self.reads: dict[Node, Read] = {}
         self._read(root, {0}, 1, True)
 
-    def _read(self, p: Node, users: set[int], me: int, in_place: bool, reused: bool = False) -> None:
-        """Adds the operands of an operation, number `me`, which `users` index."""
-        op, shape = p.op, p.shape
+    def _read(self, p: Node, users: set[int], me: int, in_place: bool, reused: bool = False) -> list[Node]:
+        """Adds the operands of an operation, number `me`, which `users` index; returns the new ones."""
+        op, shape, operands, reads = p.op, p.shape, p.operands, self.reads
         reused = reused or op in REUSES
         keeps_index = op == "transpose"
         elementwise = op in ELEMENTWISE
-        for x in p.operands if len(p.operands) == 1 else dict.fromkeys(p.operands):
-            read = self.reads.get(x)
+        added: list[Node] = []
+        for x in operands if len(operands) == 1 else dict.fromkeys(operands):
+            read = reads.get(x)
             if read is None:
-                read = self.reads[x] = Read()
+                read = reads[x] = Read()
+                added.append(x)
             read.readers += 1
             same = x.shape == shape
             if keeps_index or same:
@@ -69,26 +70,32 @@ class Kernel:
                 read.in_place = False
             if reused:
                 read.reused = True
+        return added
 
-    def absorb(self, p: Node) -> None:
-        """Pulls the producer of an operand in."""
+    def absorb(self, p: Node) -> list[Node]:
+        """Pulls the producer of an operand in; returns what is now read and was not before."""
         read = self.reads.pop(p)
         self.members.append(p)
-        self.reductions += p.op == "reduce"
-        self.usage.append(self.emitted(read))
-        self._read(p, read.by, len(self.usage) - 1, read.in_place, read.reused)
+        if p.op == "reduce":
+            self.reductions += 1
+        usage = self.usage
+        me = len(usage)
+        usage.append(self.emitted(read))
+        return self._read(p, read.by, me, read.in_place, read.reused)
 
     def emitted(self, read: Read) -> int:
         """How often the producer of an operand would be emitted inside."""
         usage = self.usage
-        return sum([usage[u] for u in read.by])
+        n = 0
+        for u in read.by:
+            n += usage[u]
+        return n
 
-    def rename(self, old: Node, new: Node) -> None:
-        """Reads `new` where it read `old`."""
-        read = self.reads.pop(old, None)
-        if read is not None:
-            self.reads[new] = read
-        self.root.operands = [new if x is old else x for x in self.root.operands]
+    def rename(self, new: dict[Node, Node]) -> None:
+        """Reads new nodes where it read old ones, in the same order."""
+        if any(x in new for x in self.reads):
+            self.reads = {new.get(x, x): read for x, read in self.reads.items()}
+        self.root.operands = [new.get(x, x) for x in self.root.operands]
 
 
 def inner_users(producer: Node) -> int:
@@ -122,6 +129,7 @@ class Fuser:
             self.places.setdefault(x, []).append(k)
         self.order = g.nodes
         self.fixed: set[Node] = set()  # producers that may not be duplicated
+        self.fusions: dict[Node, Node] = {}  # in place of which operation each came
 
     def expensive(self, node: Node) -> bool:
         op = node.op
@@ -219,6 +227,10 @@ class Fuser:
             position.pop(node, None)
             if node not in dead and node.op not in NOT_FUSIBLE and node.attrs != "result":
                 self.fill(node, position, dead)
+        # What fusions read is renamed once, at the end: one may read thousands of values.
+        for fusion in self.fusions.values():
+            fusion.fused.rename(self.fusions)
+            fusion.operands = list(fusion.fused.reads)
 
     def fill(self, node: Node, position: dict[Node, int], dead: set[Node]) -> None:
         """Pulls producers into one consumer, the latest first."""
@@ -242,17 +254,11 @@ class Fuser:
                 position.pop(x, None)
                 for y in dict.fromkeys(x.operands):
                     remove_user(y, x)
-        if node.fused is not None:
-            node.operands = list(node.fused.reads)
 
     def fuse(self, consumer: Node, producer: Node) -> Node:
         if consumer.fused is None:
             consumer = self.start(consumer)
-        kernel: Kernel = consumer.fused
-        before = len(kernel.reads)
-        kernel.absorb(producer)
-        added = len(kernel.reads) - before + 1
-        for x in list(islice(reversed(kernel.reads), added))[::-1]:
+        for x in consumer.fused.absorb(producer):
             x.users.append(consumer)
         remove_user(producer, consumer)
         return consumer
@@ -265,10 +271,10 @@ class Fuser:
         )
         fusion.fused = Kernel(consumer)
         fusion.users = consumer.users
+        self.fusions[consumer] = fusion
         for u in consumer.users:
-            u.operands = [fusion if x is consumer else x for x in u.operands]
-            if u.fused is not None:
-                u.fused.rename(consumer, fusion)
+            if u.fused is None:
+                u.operands = [fusion if x is consumer else x for x in u.operands]
         consumer.users = []
         for x in inputs:
             x.users.append(fusion)

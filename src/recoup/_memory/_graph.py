@@ -146,24 +146,21 @@ def _all_constant(operands: tuple[Node, ...]) -> bool:
 
 def post_order(outputs: list[Node]) -> list[Node]:
     """Operands before users, depth first from the outputs, as the compiler's own post-order."""
-    done: set[int] = set()
+    done: set[Node] = set()
     order: list[Node] = []
     for root in outputs:
-        if id(root) in done:
+        if root in done:
             continue
-        stack: list[tuple[Node, int]] = [(root, 0)]
+        stack = [(root, iter(root.operands))]
         while stack:
-            node, i = stack.pop()
-            if id(node) in done:
-                continue
-            operands = node.operands
-            while i < len(operands) and id(operands[i]) in done:
-                i += 1
-            if i < len(operands):
-                stack.append((node, i + 1))
-                stack.append((operands[i], 0))
+            node, operands = stack[-1]
+            for x in operands:
+                if x not in done:
+                    stack.append((x, iter(x.operands)))
+                    break
             else:
-                done.add(id(node))
+                stack.pop()
+                done.add(node)
                 order.append(node)
     return order
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from recoup import _compat
+from recoup._collector import paused
 from recoup._memory import _bounded, _control, _math, _ordering, _random, _shapes, _special
 from recoup._memory._allocate import Arena, allocate
 from recoup._memory._copies import definer, insert_copies
@@ -80,6 +81,7 @@ def _arena(g: Graph, *, reverse: bool, donated: dict[int, int]) -> Arena:
     return allocate(g, functools.partial(breadth_first, reverse=reverse), donated)
 
 
+@paused()
 def predict(
     jaxpr: Any,
     *,

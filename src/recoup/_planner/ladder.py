@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from recoup._collector import paused
 from recoup._planner.assign import assign
 from recoup._planner.layout import Layout, Zones, layout, zones
 from recoup._planner.machine import execute
@@ -36,6 +37,7 @@ class Rung:
     flops: float
 
 
+@paused()
 def ladder(
     program: Program,
     *,
