@@ -184,21 +184,25 @@ def _hoist(low: Lowering, inits: list[Node], body: Graph) -> None:
             outside[param] = init
     found: list[Node] = []
     movable: set[Node] = set()
+    effects = set(body.effects)
     for node in body.nodes:
-        if node.op == "parameter" or node.bodies or not node.operands:
+        if node.op in ("parameter", "barrier", "opaque", "custom-call") or not node.operands:
             continue
-        if node.op in ("barrier", "gte", "opaque", "custom-call"):
+        if node in effects:
             continue
         if all(x in outside or x in movable or x.op in ("constant", "iota") for x in node.operands):
             movable.add(node)
-            if node.op not in _CHEAP:
+            several = node.bodies or (node.op == "sort" and node.shape == (0,))
+            if node.op == "gte" or (node.op not in _CHEAP and not several):
                 found.append(node)
 
     def rebuild(node: Node) -> Node:
         made = outside.get(node)
         if made is None:
             operands = tuple([rebuild(x) for x in node.operands])
-            made = low.g.add(node.op, node.shape, node.dtype, operands, node.attrs)
+            build = low.g.new if node.bodies or node.op == "gte" else low.g.add
+            made = build(node.op, node.shape, node.dtype, operands, node.attrs)
+            made.bodies = node.bodies
             outside[node] = made
         return made
 

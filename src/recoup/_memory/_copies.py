@@ -8,7 +8,7 @@ Where that does not hold the compiler inserts a copy, which is a buffer.
 
 from heapq import heappop, heappush
 
-from recoup._memory._graph import Graph, Node, relink
+from recoup._memory._graph import Graph, Node, relink, remove_user
 from recoup._memory._tables import ELEMENTWISE
 
 IN_PLACE = frozenset({"dynamic-update-slice", "scatter", "sort"})
@@ -57,6 +57,13 @@ def invariant(body: Graph, k: int) -> bool:
 
 def _copy(x: Node) -> Node:
     return Node("copy", x.shape, x.dtype, [x], "kept", x.eqn, x.id)
+
+
+def _follow(x: Node, user: Node, copy: Node) -> None:
+    """Puts a copy into the list of users of what it copies, in place of the user that reads it now."""
+    x.users.append(copy)
+    if all(y is not x for y in user.operands):
+        remove_user(x, user)
 
 
 def _holder(node: Node) -> Node:
@@ -109,11 +116,14 @@ def insert_copies(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
                 key = id(_holder(x))
                 if key in seen or not private(x, node):
                     node.operands[k] = _copy(x)
+                    _follow(x, node, node.operands[k])
                 seen.add(key)
         else:
             target = updated(node)
             if target is not None and not private(target, node):
-                _replace(node, target, _copy(target))
+                copy = _copy(target)
+                _replace(node, target, copy)
+                _follow(target, node, copy)
     taken: set[int] = set()
     for k, x in enumerate(g.outputs):
         d: Node = _holder(x)
@@ -124,12 +134,17 @@ def insert_copies(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
                 continue
             if d.op == "constant" or d.op == "parameter" or id(d) in taken:
                 g.outputs[k] = _copy(x)
-            elif late(param, d, users, place):
+            elif (not body and id(param) in outs) or late(param, d, users, place):
                 copy = _copy(param)
                 copy.users = list(param.users)
-                readers = users[id(param)]
+                readers = users.get(id(param), [])
                 for u in readers:
                     _read_copy(u, param, copy)
+                if not body:  # where the argument itself is a result, its copy is
+                    g.outputs[:] = [
+                        copy if y is param or (y.attrs == "kept" and y.operands[0] is param) else y
+                        for y in g.outputs
+                    ]
                 if not body and not any(u is d or precede([u], d, place) for u in readers):
                     # nothing makes the new value wait for the copy: it is moved in when both are there
                     g.outputs[k] = _copy(x)

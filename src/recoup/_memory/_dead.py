@@ -11,18 +11,46 @@ from recoup._memory._graph import Graph, Node
 def drop_dead(g: Graph) -> None:
     """Removes dead elements here and inside, and leaves the graph pruned."""
     g.prune()
-    for node in reversed(g.nodes):
-        if node.op == "while":
-            _loop(node)
-        elif node.op == "conditional":
-            _branches(node)
-    g.prune()
+    _inside(g)  # what is dead in a body needs no operand
+    changed = False
+    while _shrink(g):
+        changed = True
+        g.prune()  # what only a dead element was made for is dead too
+    if changed:
+        _inside(g)
+
+
+def _inside(g: Graph) -> None:
     for node in g.nodes:
         for inner in node.bodies:
             drop_dead(inner)
 
 
-def _loop(node: Node) -> None:
+def _shrink(g: Graph) -> bool:
+    """Removes dead elements of the loops and branches here; whether there were any."""
+    changed = False
+    for node in reversed(g.nodes):
+        if node.op == "while":
+            changed |= _loop(node)
+        elif node.op == "conditional":
+            changed |= _branches(node)
+        elif node.op == "barrier":
+            changed |= _barrier(node)
+    return changed
+
+
+def _barrier(node: Node) -> bool:
+    read = sorted({u.attrs for u in node.users})
+    if len(read) == len(node.operands):
+        return False
+    place = {k: i for i, k in enumerate(read)}
+    node.operands = [node.operands[k] for k in read]
+    for user in node.users:
+        user.attrs = place[user.attrs]
+    return True
+
+
+def _loop(node: Node) -> bool:
     body, *others = node.bodies
     count = len(node.operands)
     read = {u.attrs for u in node.users if u.op == "gte"}
@@ -48,7 +76,7 @@ def _loop(node: Node) -> None:
             if x.op == "parameter":
                 waiting.append(index[id(x)])
     if len(needed) == count:
-        return
+        return False
     place = {k: i for i, k in enumerate(sorted(needed))}
     node.operands = [node.operands[k] for k in place]
     body.outputs = [body.outputs[k] for k in place]
@@ -57,11 +85,14 @@ def _loop(node: Node) -> None:
     for user in node.users:
         if user.op == "gte":
             user.attrs = place[user.attrs]
+    return True
 
 
-def _branches(node: Node) -> None:
+def _branches(node: Node) -> bool:
+    changed = False
     read = sorted({u.attrs for u in node.users if u.op == "gte"})
     if len(read) < len(node.bodies[0].outputs):
+        changed = True
         place = {k: i for i, k in enumerate(read)}
         for g in node.bodies:
             g.outputs = [g.outputs[k] for k in read]
@@ -70,10 +101,12 @@ def _branches(node: Node) -> None:
                 user.attrs = place[user.attrs]
     used = {x.attrs for g in node.bodies for x in _reached([*g.outputs, *g.effects]) if x.op == "parameter"}
     if len(used) < len(node.operands) - 1:
+        changed = True
         place = {k: i for i, k in enumerate(sorted(used))}
         node.operands = [node.operands[0], *(node.operands[1 + k] for k in place)]
         for g in node.bodies:
             _keep_params(g, place)
+    return changed
 
 
 def _keep_params(g: Graph, place: dict[int, int]) -> None:

@@ -26,8 +26,8 @@ class Node:
     """One instruction: an operation, its result's shape and dtype, its operands and its users."""
 
     __slots__ = (
-        "attrs", "bodies", "dtype", "eqn", "fused", "id", "nbytes", "op", "operands", "shape", "size",
-        "users",
+        "attrs", "bodies", "called", "dtype", "eqn", "fused", "id", "nbytes", "op", "operands", "shape",
+        "size", "users",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,7 @@ class Node:
         self.users: list[Node] = []
         self.bodies: list[Graph] = []
         self.fused: Any = None
+        self.called = False  # whether a function that the program calls made it
 
     def __repr__(self) -> str:
         args = ",".join(str(o.id) for o in self.operands)
@@ -62,8 +63,11 @@ class Graph:
         self._next = 0
         self._seen: dict[Any, Node] = {}
         self.native_half = False  # whether bfloat16 is moved and multiplied as it is (see `_tables`)
+        self.merges_constants = False  # whether x * 2.0 * 3.0 becomes x * 6.0
+        self.sunk: set[Node] = set()  # transposes that arithmetic has moved below
         self.entry = False  # whether it is the program itself, not a loop's body or a branch
         self.eqn = -1  # the top-level equation now being lowered
+        self.called = False  # whether it is in a function that the program calls
 
     def add(
         self, op: str, shape: Shape, dtype: str, operands: tuple[Node, ...] = (), attrs: Any = None
@@ -88,6 +92,7 @@ class Graph:
     ) -> Node:
         """A node that is never shared: parameters, loops, barriers, anything with an effect."""
         node = Node(op, shape, dtype, list(operands), attrs, self.eqn, self._next)
+        node.called = self.called
         self._next += 1
         self.nodes.append(node)
         return node
@@ -125,10 +130,28 @@ class Graph:
         relink(self)
 
     def renumber(self) -> None:
-        """Orders the nodes as they are now: the compiler's module arrives in post-order."""
+        """Orders the nodes: the compiler's module arrives in post-order.
+
+        It starts from what nothing reads, in the program's order: loops, whose counters nothing reads, then
+        the results.
+        """
+        loops = [n for n in self.nodes if n.op == "while" and not n.called and _leaves_unread(n)]
+        loops.sort(key=lambda n: n.id)
+        nodes = post_order([*loops, *self.effects, *self.outputs])
+        seen = set(map(id, nodes))
+        self.nodes = [p for p in self.params if id(p) not in seen] + nodes
         for i, node in enumerate(self.nodes):
             node.id = i
         link(self)
+
+
+def _leaves_unread(loop: Node) -> bool:
+    """Whether nothing reads some value that the loop returns."""
+    if loop.attrs:  # of known length: its counter
+        return True
+    read = {u.attrs for u in loop.users}
+    body = loop.bodies[0]
+    return any(k not in read and x is not body.params[k] for k, x in enumerate(body.outputs))
 
 
 def _all_constant(operands: tuple[Node, ...]) -> bool:

@@ -1,8 +1,9 @@
 """Rules that need to know who reads a value: applied once the graph is complete.
 
 `add(scatter-add(0, i, u), x)` becomes `scatter-add(x, i, u)` when nothing else reads the scatter and x is no
-scatter itself. Reshapes sink below arithmetic when all that read them can take what was reshaped instead
-(the compiler's reshape mover).
+scatter itself; `add(dynamic-update-slice(0, u, i), x)` adds to the slice of x and writes that.
+Reshapes sink below arithmetic when all that read them can take what was reshaped instead (the compiler's
+reshape mover).
 """
 
 from recoup._memory import _rules as rules
@@ -21,6 +22,13 @@ def simplify_late(g: Graph) -> None:
                     node.op, node.attrs = "scatter", scatter.attrs
                     node.operands = [x, *scatter.operands[1:]]
                     break
+                if alone and _writes_into_zero(scatter) and not _writes_into_zero(x):
+                    update, *at = scatter.operands[1:]
+                    here = g.add("dynamic-slice", update.shape, x.dtype, (x, *at), "written")
+                    total = rules.elementwise(g, "add", x.dtype, (here, update))
+                    node.op, node.attrs = scatter.op, scatter.attrs
+                    node.operands = [x, total, *at]
+                    break
     while _sink_reshapes(g):
         g.prune()
 
@@ -29,6 +37,10 @@ def _adds_to_zero(node: Node) -> bool:
     return (
         node.op == "scatter" and node.attrs[0] == "scatter-add" and rules.scalar_value(node.operands[0]) == 0
     )
+
+
+def _writes_into_zero(node: Node) -> bool:
+    return node.op == "dynamic-update-slice" and rules.scalar_value(node.operands[0]) == 0
 
 
 def _sink_reshapes(g: Graph) -> bool:

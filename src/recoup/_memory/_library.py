@@ -37,6 +37,8 @@ def _supported(node: Node, t: Tables) -> bool:
     op = node.op
     if op == "broadcast":
         return node.dtype in _FLOATS and list(node.attrs) == sorted(node.attrs)
+    if op == "pad" and (len(node.operands[0].shape) < len(node.shape) or _spreads(node)):
+        return False
     if op in ("reshape", "pad", "iota"):
         return node.dtype in _FLOATS
     if op == "dot":
@@ -50,6 +52,11 @@ def _supported(node: Node, t: Tables) -> bool:
         and all(x.dtype in _ELEMENTS for x in node.operands)
         and _big(node, t)
     )
+
+
+def _spreads(pad: Node) -> bool:
+    """Whether a padding also goes between elements."""
+    return any(isinstance(c, tuple) and c[2] for c in pad.attrs)
 
 
 class _Group:

@@ -85,6 +85,7 @@ class Lowering:
         graph = Graph()
         graph.eqn = eqn
         graph.native_half = self.g.native_half
+        graph.merges_constants = self.g.merges_constants
         return Lowering(graph, self.opaque, self.constants, barriers_hold=self.barriers_hold)
 
     def jaxpr(
@@ -267,11 +268,10 @@ def _integer_pow(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 
 @rule("logistic")
 def _logistic(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    g, x = low.g, rules.widen(low.g, xs[0])
+    g, x = low.g, xs[0]
     one = g.scalar(1.0, x.shape, x.dtype)
     e = rules.elementwise(g, "exponential", x.dtype, (rules.elementwise(g, "negate", x.dtype, (x,)),))
-    value = rules.elementwise(g, "divide", x.dtype, (one, rules.elementwise(g, "add", x.dtype, (e, one))))
-    return [rules.convert(g, value, xs[0].dtype)]
+    return [rules.elementwise(g, "divide", x.dtype, (one, rules.elementwise(g, "add", x.dtype, (e, one))))]
 
 
 @rule("select_n")
@@ -302,6 +302,11 @@ def _call(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     inner = next((eqn.params[k] for k in ("jaxpr", "call_jaxpr", "fun_jaxpr") if k in eqn.params), None)
     if inner is None or (callable(inner) and not hasattr(inner, "eqns")):
         return low.unknown(eqn, xs)
-    if hasattr(inner, "jaxpr") and hasattr(inner, "consts"):
-        return low.closed(inner, xs)
-    return low.jaxpr(inner, [], xs)
+    outer = low.g.called
+    low.g.called = outer or eqn.primitive.name in ("jit", "pjit")
+    try:
+        if hasattr(inner, "jaxpr") and hasattr(inner, "consts"):
+            return low.closed(inner, xs)
+        return low.jaxpr(inner, [], xs)
+    finally:
+        low.g.called = outer

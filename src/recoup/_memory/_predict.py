@@ -43,7 +43,8 @@ def _lower(jaxpr: Any, *, barriers_hold: bool) -> Lowering:
     inner, consts = _compat.open_jaxpr(jaxpr)
     g = Graph()
     g.entry = True
-    g.native_half = tables(_compat.JAX_VERSION).native_half
+    t = tables(_compat.JAX_VERSION)
+    g.native_half, g.merges_constants = t.native_half, t.merges_constants
     lowering = Lowering(g, {}, {}, barriers_hold=barriers_hold)
     params = []
     for v in inner.invars:

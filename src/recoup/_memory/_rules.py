@@ -138,7 +138,8 @@ def reduce(g: Graph, x: Node, dims: Sequence[int], kind: str, dtype: str | None 
     dims = tuple(sorted(dims))
     if not dims:
         return x
-    if x.dtype == "bfloat16":  # in float32, rounding at each step, which no library does
+    exact = kind in ("maximum", "minimum")
+    if x.dtype == "bfloat16" and not exact:  # in float32, rounding at each step, which no library does
         return convert(g, reduce(g, widen(g, x), dims, f"{kind} rounded", None), x.dtype)
     shape = tuple([s for i, s in enumerate(x.shape) if i not in dims])
     if x.op == "reshape":  # reduce the operand itself when whole dimensions of it go
@@ -154,41 +155,50 @@ def reduce(g: Graph, x: Node, dims: Sequence[int], kind: str, dtype: str | None 
                     break
             else:
                 return reshape(g, reduce(g, inner, inner_dims, kind, dtype), shape)
-    if x.op == "transpose":
+    sunk = x in g.sunk  # when reductions are simplified this is no transpose yet
+    if x.op == "transpose" and not sunk:
         perm = x.attrs
         inside = reduce(g, x.operands[0], [perm[d] for d in dims], kind, dtype)
         left = [p for i, p in enumerate(perm) if i not in dims]
         return transpose(g, inside, [sorted(left).index(p) for p in left]) if left else inside
+    if x.op == "broadcast" and kind == "add" and not set(dims) & set(x.attrs):  # a multiple
+        count = math.prod([x.shape[d] for d in dims])
+        left = [d for d in range(len(x.shape)) if d not in dims]
+        once = broadcast(g, x.operands[0], shape, [left.index(d) for d in x.attrs])
+        return elementwise(g, "multiply", x.dtype, (once, g.scalar(float(count), shape, x.dtype)))
     if x.op == "negate" and kind == "add":
         return elementwise(g, "negate", x.dtype, (reduce(g, x.operands[0], dims, kind, dtype),))
     if x.op == "reduce" and x.attrs[1] == kind and kind != "arg":
         kept = [d for d in range(len(x.operands[0].shape)) if d not in x.attrs[0]]
         return reduce(g, x.operands[0], (*x.attrs[0], *(kept[d] for d in dims)), kind, dtype)
-    window = TREE_LIBRARY if library_reduce(x, kind) else TREE
-    if any(x.shape[d] >= window for d in dims):  # reduced in two steps, the first by windows
-        sizes = [(-(-s // max(1, min(s, window))) if i in dims else s) for i, s in enumerate(x.shape)]
+    whole = library_reduce(x, kind) and not sunk
+    if not whole and any(x.shape[d] >= TREE for d in dims):  # in two steps, first by windows
+        sizes = [(-(-s // max(1, min(s, TREE))) if i in dims else s) for i, s in enumerate(x.shape)]
         kept = [i for i, s in enumerate(sizes) if s != 1]
-        part = g.add("reduce-window", tuple([sizes[i] for i in kept]), x.dtype, (x,), (dims, kind, window))
+        part = g.add("reduce-window", tuple([sizes[i] for i in kept]), x.dtype, (x,), (dims, kind, TREE))
         return reduce(g, part, [kept.index(d) for d in dims if d in kept], kind, dtype)
     return g.add("reduce", shape, dtype or x.dtype, (x,), (dims, kind))
 
 
-# Reductions over more than this many elements go by windows of as many (the tree reduction rewriter).
-TREE, TREE_LIBRARY = 32, 1024
+# Reductions over more than this many elements go by windows of as many (the tree reduction rewriter), if no
+# library reduces them.
+TREE = 32
 LIBRARY_MIN_ELEMENTS = 4096
 
 
 def library_reduce(x: Node, kind: str) -> bool:
     """Whether a library reduces `x`."""
+    half = x.dtype in ("float16", "bfloat16") and kind != "add"
     return (
         kind in ("add", "maximum", "minimum")
-        and x.dtype in ("float32", "float64")
+        and (half or x.dtype in ("float32", "float64"))
         and x.size >= LIBRARY_MIN_ELEMENTS
     )
 
 
-# Operations that the compiler leaves in bfloat16: they only move data.
+# Operations that the compiler leaves in bfloat16: they only move data. From JAX 0.12 on also exact ones.
 MOVES = frozenset({"convert", "copy", "bitcast-convert"})
+EXACT = frozenset({"abs", "negate", "maximum", "minimum", "sign", "clamp", "select", "compare"})
 HALF = {"bfloat16": "float32", "float16": "float32"}
 
 
@@ -225,7 +235,7 @@ def elementwise(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: An
 
     bfloat16 arithmetic is done in float32: operands are widened, the result is rounded.
     """
-    native = op in MOVES or (op == "select" and g.native_half)
+    native = op in MOVES or (op in EXACT and g.native_half)
     if not native and any(a.dtype == "bfloat16" for a in args):
         wide = tuple([widen(g, a) for a in args])
         if dtype != "bfloat16":
@@ -247,6 +257,11 @@ def elementwise(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: An
     if any(map(is_unit_reshape, args)) and all(is_unit_reshape(a) or is_scalar_like(a) for a in args):
         inner = tuple([a.operands[0] if a.op == "reshape" else a for a in args])
         return g.add("reshape", shape, dtype, (elementwise(g, op, dtype, inner, attrs),))
+    if len(args) == 2 and args[0] is not args[1] and all(a.op == "broadcast" and a.attrs for a in args):
+        a, b = args
+        if a.attrs == b.attrs:  # both spread alike
+            inner = (a.operands[0], b.operands[0])
+            return broadcast(g, elementwise(g, op, dtype, inner, attrs), shape, a.attrs)
     # one operand is spread from something smaller, the others from scalars: compute small, spread the result
     spread = None
     for a in args:
@@ -287,7 +302,9 @@ def _below_transpose(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attr
             for a in args
         ]
     )
-    return transpose(g, elementwise(g, op, dtype, inner, attrs), perm)
+    done = transpose(g, elementwise(g, op, dtype, inner, attrs), perm)
+    g.sunk.add(done)
+    return done
 
 
 def _simplify(g: Graph, op: str, dtype: str, args: tuple[Node, ...], shape: Shape) -> Node | None:
@@ -309,6 +326,8 @@ def _simplify(g: Graph, op: str, dtype: str, args: tuple[Node, ...], shape: Shap
             if isinstance(value, int | float):
                 return g.scalar(-value, shape, dtype)
         return None
+    if len(args) == 2 and args[0] is args[1] and op in _IDEMPOTENT:
+        return args[0]
     if len(args) != 2 or op not in _RULED:
         return None
     a, b = args
@@ -317,7 +336,9 @@ def _simplify(g: Graph, op: str, dtype: str, args: tuple[Node, ...], shape: Shap
         return g.scalar(_FOLD[op](va, vb), shape, dtype)
     if va is not None and op in _COMMUTE:
         a, b, va, vb = b, a, vb, va
-    if op == "multiply" and a.op == b.op == "multiply":  # constant arrays move outwards, into one
+    if (
+        op == "multiply" and a.op == b.op == "multiply" and g.merges_constants
+    ):  # constant arrays move outwards, into one
         c, d = a.operands[-1], b.operands[-1]
         if c.op == d.op == "constant" and c.shape == d.shape == shape:
             inner = elementwise(g, op, dtype, (a.operands[0], b.operands[0]))
@@ -347,13 +368,14 @@ def _simplify(g: Graph, op: str, dtype: str, args: tuple[Node, ...], shape: Shap
         return elementwise(g, "multiply", dtype, (a, g.scalar(1.0 / vb, shape, dtype)))
     if op == "subtract" and is_float(dtype):
         return elementwise(g, "add", dtype, (a, g.scalar(-vb, shape, dtype)))
-    if op in ("multiply", "add") and a.op == op and is_float(dtype):
+    if op in ("multiply", "add") and a.op == op and is_float(dtype) and g.merges_constants:
         inner = scalar_value(a.operands[1])
         if isinstance(inner, int | float):
             return elementwise(g, op, dtype, (a.operands[0], g.scalar(_FOLD[op](inner, vb), shape, dtype)))
     if op in _COMMUTE and a is not args[0]:
-        return g.add(op, shape, dtype, (a, b)) if a.op != "broadcast" else None
+        return elementwise(g, op, dtype, (a, b)) if a.op != "broadcast" else None
     return None
 
 
+_IDEMPOTENT = frozenset({"maximum", "minimum", "and", "or"})
 _RULED = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum"})

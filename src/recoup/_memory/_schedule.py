@@ -9,11 +9,16 @@ from collections import deque
 
 from recoup._memory._graph import Graph, Node
 
+# Operations that read their operands from a tuple, which is an operation that takes its turn too; if they have
+# more operands than this.
+PACKED = {"while": 0, "barrier": 1, "conditional": 2}
+
 
 def breadth_first(g: Graph, *, reverse: bool = False) -> list[Node]:
     """The nodes in the order in which they run. Needs `link`."""
     waiting = {}
     ready: deque[Node] = deque()
+    packed: set[Node] = set()  # whose tuple has had its turn
     for node in g.nodes:
         n = len(set(map(id, node.operands)))
         waiting[id(node)] = n
@@ -24,6 +29,10 @@ def breadth_first(g: Graph, *, reverse: bool = False) -> list[Node]:
     order = []
     while ready:
         node = ready.popleft()
+        if node.op in PACKED and node not in packed and len(node.operands) > PACKED[node.op]:
+            packed.add(node)
+            ready.append(node)
+            continue
         order.append(node)
         for user in reversed(node.users) if reverse else node.users:
             waiting[id(user)] -= 1

@@ -6,7 +6,7 @@ from typing import Any
 from recoup import _compat
 from recoup._memory import _products as products
 from recoup._memory import _rules as rules
-from recoup._memory._graph import Node
+from recoup._memory._graph import Graph, Node, Shape
 from recoup._memory._lower import RULES, Lowering, Rule, full_shape, places, rule, squeeze, squeezed_dims
 
 
@@ -34,6 +34,18 @@ def _transpose(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     perm = list(eqn.params["permutation"])
     perm += range(len(perm), len(shape))
     return [rules.transpose(low.g, xs[0], squeezed_dims(perm, shape))]
+
+
+def cut(g: Graph, x: Node, shape: Shape, out: Shape) -> Node | None:
+    """A slice of full shape `out` of an operand of full shape `shape`, if it is a smaller broadcast."""
+    if x.op != "broadcast" or len(shape) != len(out):
+        return None
+    inn, to = places(shape), places(out)
+    full = {place: d for d, place in inn.items()}
+    kept = [full[d] for d in x.attrs]
+    if any(shape[d] != out[d] for d in kept):
+        return None
+    return rules.broadcast(g, x.operands[0], squeeze(out), [to[d] for d in kept])
 
 
 REDUCE = {"reduce_sum": "add", "reduce_max": "maximum", "reduce_min": "minimum", "reduce_prod": "multiply",
@@ -99,13 +111,23 @@ def _stack(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 
 @rule("pad")
 def _pad(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    config = eqn.params["padding_config"]
-    if all(tuple(c) == (0, 0, 0) for c in config):
+    config = [tuple(map(int, c)) for c in eqn.params["padding_config"]]
+    if all(c == (0, 0, 0) for c in config):
         return [xs[0]]
     shape = squeeze(tuple(eqn.outvars[0].aval.shape))
     if not xs[0].size:
         return [rules.broadcast(low.g, xs[1], shape, ())]
-    return [rules.data(low.g, "pad", shape, xs[0].dtype, xs, tuple([tuple(c) for c in config]))]
+    grown = tuple([(max(low_, 0), max(high, 0), inner) for low_, high, inner in config])
+    x, sizes = xs[0], tuple(eqn.invars[0].aval.shape)
+    if any(any(c) for c in grown):
+        sizes = tuple([s + a + b + max(0, s - 1) * i for s, (a, b, i) in zip(sizes, grown, strict=True)])
+        x = rules.data(low.g, "pad", squeeze(sizes), x.dtype, xs, grown)
+    if sizes == tuple(eqn.outvars[0].aval.shape):
+        return [x]
+    # edges below zero cut off
+    start = tuple([max(0, -low_) for low_, _, _ in config])
+    stop = tuple([s - max(0, -high) for s, (_, high, _) in zip(sizes, config, strict=True)])
+    return [rules.data(low.g, "slice", shape, x.dtype, (x,), (start, stop, None))]
 
 
 @rule("slice")
@@ -114,6 +136,9 @@ def _slice(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     out, dtype = full_shape(eqn.outvars[0].aval)
     if out == full_shape(eqn.invars[0].aval)[0]:
         return [xs[0]]
+    spread = cut(low.g, xs[0], full_shape(eqn.invars[0].aval)[0], out)
+    if spread is not None:
+        return [spread]
     attrs = (tuple(p["start_indices"]), tuple(p["limit_indices"]), p["strides"] and tuple(p["strides"]))
     return [rules.data(low.g, "slice", squeeze(out), dtype, xs, attrs)]
 
@@ -123,7 +148,10 @@ def _split(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     start, axis, outs = 0, eqn.params["axis"], []
     for v, size in zip(eqn.outvars, eqn.params["sizes"], strict=True):
         shape, dtype = full_shape(v.aval)
-        outs.append(rules.data(low.g, "slice", squeeze(shape), dtype, xs, (axis, start, size)))
+        part = cut(low.g, xs[0], full_shape(eqn.invars[0].aval)[0], shape)
+        if part is None:
+            part = rules.data(low.g, "slice", squeeze(shape), dtype, xs, (axis, start, size))
+        outs.append(part)
         start += size
     return outs
 

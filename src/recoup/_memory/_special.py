@@ -6,6 +6,7 @@ from typing import Any
 from recoup._memory import _rules as rules
 from recoup._memory._graph import Node
 from recoup._memory._lower import Lowering, full_shape, rule, squeeze
+from recoup._memory._shapes import cut
 
 
 def _one(low: Lowering, op: str, eqn: Any, xs: list[Node], attrs: Any = None) -> list[Node]:
@@ -91,6 +92,10 @@ def _scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 
 @rule("dynamic_slice")
 def _dynamic_slice(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
+    shape, out = full_shape(eqn.invars[0].aval)[0], full_shape(eqn.outvars[0].aval)[0]
+    spread = cut(low.g, xs[0], shape, out)
+    if spread is not None:
+        return [spread]
     return _one(low, "dynamic-slice", eqn, xs, tuple(eqn.params["slice_sizes"]))
 
 
@@ -160,7 +165,9 @@ def _select_and_gather(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 def _select_and_scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     """Expanded: each window finds the index of its winner, by counters for all dimensions; then a scatter."""
     g = low.g
-    source, operand = rules.widen(g, xs[0]), rules.widen(g, xs[1])
+    source, operand = xs[0], xs[1]
+    if source.dtype == "bfloat16" and not g.native_half:
+        source, operand = rules.widen(g, source), rules.widen(g, operand)
     full = tuple(eqn.invars[0].aval.shape)
     rank = len(full)
     counters = [g.add("iota", operand.shape, "int32", (), d) for d in range(rank)]
@@ -183,15 +190,18 @@ WINDOW = 16  # cumulative sums go by windows of this length
 
 @rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 def _cumulative(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    g, x = low.g, rules.widen(low.g, xs[0])
+    g, x = low.g, xs[0] if xs[0].dtype == "float16" else rules.widen(low.g, xs[0])
     full = tuple(eqn.invars[0].aval.shape)
     axis = sum(1 for s in full[: eqn.params["axis"]] if s != 1)
     if full[eqn.params["axis"]] == 1:
         return [xs[0]]
     rank = len(x.shape)
+    key = (eqn.primitive.name, eqn.params["reverse"])
+    if x.shape[axis] <= WINDOW:  # as it is, along its own axis
+        return [rules.convert(g, g.add("reduce-window", x.shape, x.dtype, (x,), (*key, axis)), xs[0].dtype)]
     order = [*(d for d in range(rank) if d != axis), axis]
     rows = rules.transpose(g, x, order)
-    out = _scan_windows(low, rows, (eqn.primitive.name, eqn.params["reverse"]))
+    out = _scan_windows(low, rows, key)
     return [rules.convert(g, rules.transpose(g, out, [order.index(d) for d in range(rank)]), xs[0].dtype)]
 
 

@@ -46,6 +46,7 @@ class Tables:
 
     library_ops: frozenset[str]
     native_half: bool = False  # bfloat16 is moved and multiplied as it is
+    merges_constants: bool = False  # x * 2.0 * 3.0 becomes x * 6.0; sums and constant arrays alike
     library_min_elements: int = 4096  # in the result or an operand
     library_min_dot: int = 8  # the largest of m, k, n
     code_duplication: int = 15  # times one producer may be emitted inside a fusion
@@ -65,7 +66,7 @@ LIBRARY_UNARY = frozenset({
 LIBRARY_BINARY = frozenset({"add", "divide", "maximum", "minimum", "multiply", "power", "subtract"})
 LIBRARY_TRIGONOMETRIC = frozenset({"cosine", "sine", "tan"})  # from JAX 0.12 on
 
-_OLD = Tables(library_ops=LIBRARY_UNARY | LIBRARY_BINARY)
+_OLD = Tables(library_ops=LIBRARY_UNARY | LIBRARY_BINARY, merges_constants=True)
 _NEW = Tables(
     library_ops=LIBRARY_UNARY | LIBRARY_BINARY | LIBRARY_TRIGONOMETRIC,
     native_half=True,
