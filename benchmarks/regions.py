@@ -1,11 +1,13 @@
 """Regions by hand: `recoup.checkpoint` around each block against `jax.checkpoint` and against plain.
 
-Dense, attention and convolution blocks under plain `jax.jit(jax.value_and_grad(...))`. For each: the
-compiler's temporaries, products (matrix products and convolutions) in the compiled program beyond plain's,
-whether results equal plain's to the bit, and the step time: all three are compiled first and timed in turn,
-round by round; a ratio is the median over rounds of one variant's time over another's in the same round.
+Dense, attention and convolution blocks under plain `jax.jit(jax.value_and_grad(...))`, dense ones also with
+the gradient for the input only. For each: the compiler's temporaries; products (matrix products and
+convolutions) in the compiled program beyond plain's, beside how many the regions' backward reads, counted
+from the trace; whether results equal plain's to the bit; and the step time: all three are compiled first and
+timed in turn, round by round; a ratio is the median over rounds of one variant's time over another's in the
+same round.
 
-    python -m benchmarks.regions [--rounds 15] [--many 500,1000,5000] [--out FILE]
+    python -m benchmarks.regions [--rounds 9] [--many 500,1000,5000] [--out FILE]
 
 Each model runs in a process of its own. `--many` times tracing and compiling so many small regions in a row.
 """
@@ -81,7 +83,7 @@ def convolution(batch: int = 16, channels: int = 32) -> Model:
     return block, layers, _normal(0, batch, 32, 32, channels)
 
 
-MODELS = {"dense": dense, "attention": attention, "convolution": convolution}
+MODELS = {"dense": dense, "dense, input only": dense, "attention": attention, "convolution": convolution}
 VARIANTS: dict[str, Callable[[Any], Any]] = {
     "plain": lambda block: block,
     "jax.checkpoint": jax.checkpoint,
@@ -94,13 +96,24 @@ def _normal(seed: int, *shape: int) -> Any:
     return jax.random.normal(jax.random.key(seed), shape) * np.float32(scale)
 
 
-def _step(block: Any) -> Callable[..., Any]:
+def _step(block: Any, argnums: int) -> Callable[..., Any]:
     def loss(layers: Any, x: Any) -> Any:
         for params in layers:
             x = block(x, params)
         return jnp.sum(x**2)
 
-    return jax.value_and_grad(loss)
+    return jax.value_and_grad(loss, argnums)
+
+
+def _read(jaxpr: Any, inside: bool = False) -> int:
+    """Products that the backward of the regions in a jaxpr reads, and so has to compute again."""
+    count = 0
+    for eqn in jaxpr.eqns:
+        again = inside and "rematted_computation" in str(eqn.source_info.name_stack)
+        count += again and eqn.primitive.name in ("dot_general", "conv_general_dilated")
+        if eqn.primitive.name == "recoup_region":
+            count += _read(eqn.params["jaxpr"], eqn.params["stage"] == "backward")
+    return count
 
 
 def _products(text: str) -> int:
@@ -115,8 +128,10 @@ def measure(name: str, rounds: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     runs = []
     reference = None
+    argnums = 1 if "input only" in name else 0
+    read = _read(jax.make_jaxpr(_step(recoup.checkpoint(block), argnums))(layers, x).jaxpr)
     for variant, wrap in VARIANTS.items():
-        compiled = jax.jit(_step(wrap(block))).lower(layers, x).compile()
+        compiled = jax.jit(_step(wrap(block), argnums)).lower(layers, x).compile()
         outputs = [np.asarray(leaf) for leaf in jax.tree.leaves(compiled(layers, x))]
         reference = outputs if reference is None else reference
         rows.append(
@@ -125,6 +140,7 @@ def measure(name: str, rounds: int) -> list[dict[str, Any]]:
                 "variant": variant,
                 "temporaries_bytes": compiled.memory_analysis().temp_size_in_bytes,
                 "products": _products(compiled.as_text()),
+                "read": read if variant != "plain" else 0,
                 "equal": all(np.array_equal(a, b) for a, b in zip(outputs, reference, strict=True)),
                 "seconds": [],
             }
@@ -162,11 +178,13 @@ def table(rows: list[dict[str, Any]], counts: list[dict[str, Any]]) -> str:
     lines = [
         f"## JAX {jax.__version__}, Python {platform.python_version()}, {platform.machine()} CPU",
         "",
-        "Temporaries: the compiler's memory analysis. Products: counted in the optimised HLO, beyond plain.",
+        "Temporaries: the compiler's memory analysis. Products more: counted in the optimised HLO, beyond",
+        "plain; read: those whose results the regions' backward reads, counted from the trace.",
         "Equal: outputs equal plain's to the bit. Times: median over rounds of the ratio within a round.",
         "",
-        "| blocks | variant | MiB | of plain | products more | equal | time/plain | time/jax.checkpoint |",
-        "|---|---|---|---|---|---|---|---|",
+        "| blocks | variant | MiB | of plain | products more | read | equal "
+        "| time/plain | time/jax.checkpoint |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for name in dict.fromkeys(row["model"] for row in rows):
         group = {row["variant"]: row for row in rows if row["model"] == name}
@@ -175,7 +193,8 @@ def table(rows: list[dict[str, Any]], counts: list[dict[str, Any]]) -> str:
             lines.append(
                 f"| {name} | {row['variant']} | {row['temporaries_bytes'] / MIB:.1f} "
                 f"| {row['temporaries_bytes'] / plain['temporaries_bytes']:.3f} "
-                f"| {row['products'] - plain['products']} | {'yes' if row['equal'] else 'no'} "
+                f"| {row['products'] - plain['products']} | {row['read']} "
+                f"| {'yes' if row['equal'] else 'no'} "
                 f"| {_ratio(row, plain):.3f} | {_ratio(row, by_hand):.3f} |"
             )
     if counts:
@@ -193,9 +212,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--many", default="", help="numbers of regions in a row, separated by commas")
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--models", default=";".join(MODELS), help="separated by semicolons")
     parser.add_argument("--out", type=Path, help="append the table to this file")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -203,7 +222,7 @@ def main() -> None:
         print(json.dumps(measure(args.child, args.rounds)))
         return
     rows = []
-    for name in args.models.split(","):
+    for name in args.models.split(";"):
         command = [sys.executable, "-m", "benchmarks.regions", "--child", name, "--rounds", str(args.rounds)]
         rows += json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     counts = many([int(n) for n in args.many.split(",") if n])

@@ -90,6 +90,7 @@ def advise(evidence: "Evidence", plan: "Plan") -> Advice:
         plan_overhead=plan.overhead,
         unplanned_bytes=plan.unplanned_bytes,
         budget_bytes=plan.budget_bytes,
+        regions=plan.region_names if plan.regions == "respect" else (),
     )
 
 

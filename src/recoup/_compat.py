@@ -435,6 +435,11 @@ def touches_references(jaxpr: Any) -> bool:
 
 _LIBRARIES = (os.path.dirname(jax.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
 
+# The frames of `recoup.checkpoint` between a caller and the body of its region.
+_REGIONS = tuple(
+    os.path.join(_LIBRARIES[1], name) for name in ("_checkpoint.py", "_regions" + os.sep, "_compat.py")
+)
+
 
 def user_stacklevel() -> int:
     """The `stacklevel` with which the caller of this function's caller points at a line outside JAX and
@@ -613,6 +618,8 @@ def user_calls(eqn: Any) -> tuple[Call, ...]:
     found = []
     for code, position in zip(*traceback.raw_frames(), strict=True):
         file = code.co_filename
+        if file.startswith(_REGIONS):
+            continue  # between a region and the body that it calls
         if file.startswith(_LIBRARIES[1]) and f"{os.sep}_demo{os.sep}" not in file:
             break  # recoup's own frame around the step
         if not file.startswith(_LIBRARIES[0]):
@@ -626,3 +633,10 @@ def _loops(code: Any) -> tuple[tuple[int, int], ...]:
     """The ranges of a function's code that a jump back repeats."""
     jumps = (i for i in dis.get_instructions(code) if i.opname.startswith("JUMP_BACKWARD"))
     return tuple((int(i.argval), i.offset) for i in jumps)
+
+
+def newer_remat_body(eqn: Any) -> Any:
+    """The closed jaxpr of a region of JAX's newer `jax.checkpoint` (`jax_remat3`), whose equation holds it in
+    an object; None for any other equation."""
+    held = eqn.params.get("_prim")
+    return held.params["jaxpr"] if type(held).__name__ == "RematTraced" else None

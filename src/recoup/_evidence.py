@@ -6,6 +6,7 @@ curve costs a rewrite and a run of the memory model.
 Limits: a stored plan that is applied shows no curve, since nothing was solved.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from recoup._planner.mincut import Cut
 from recoup._program import Program
 from recoup._report.advice import Advice
 from recoup._report.picture import Picture, Rung, Strip
-from recoup._strip import strip
+from recoup._strip import name_stacks, strip
 from recoup._trace import Traced
 
 if TYPE_CHECKING:
@@ -51,6 +52,11 @@ class Evidence:
     def title(self) -> str:
         """The step's name."""
         return _compat.function_name(self.traced.flat.like)
+
+    @property
+    def scopes(self) -> Iterator[str]:
+        """The name stacks of the step's operations, those inside its loops too."""
+        return name_stacks(self.traced.flat.eqns)
 
     @cached_property
     def unplanned_strip(self) -> Strip:

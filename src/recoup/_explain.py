@@ -24,6 +24,7 @@ from recoup._planner.layout import layout
 from recoup._planner.machine import execute
 from recoup._planner.mincut import Cut
 from recoup._program import Program, Value
+from recoup._report.scopes import under
 from recoup._rewrite import rewrite
 from recoup._trace import NEVER_REPEATED, Traced, to_program
 from recoup._verify import verify
@@ -98,7 +99,12 @@ def _parts(
         inner, again, nested, inside = _parts(body.ladder, body.ladder.steps[body.rungs[which]])
         bodies.append(BodyPlan(body.at, inner, again, nested))
         decisions += [
-            replace(d, iterations=max(1, d.iterations) * body.length, flops=d.flops * body.length)
+            replace(
+                d,
+                iterations=max(1, d.iterations) * body.length,
+                flops=d.flops * body.length,
+                scope=under(_scope(ladder.traced.flat, body.at), d.scope),
+            )
             for d in inside
         ]
     repeats = _repeats(step.rung.schedule, len(step.variant.program.ops))
@@ -200,6 +206,7 @@ def _decisions(step: Step) -> list[Decision]:
         recipe, inputs = _recipe(program, v, repeated) if again else ((), ())
         if v in results:
             continue
+        made = program.maker(v)
         extra = op.flops * runs[value.producer] if value.producer not in counted else 0.0
         counted.add(value.producer)
         found.append(
@@ -207,8 +214,8 @@ def _decisions(step: Step) -> list[Decision]:
                 action="recompute" if again else "keep",
                 value=value.text,
                 bytes=value.bytes,
-                op=op.name,
-                source=op.source,
+                op=made.name,
+                source=made.source,
                 scope=op.scope,
                 name=value.name,
                 use=use.name if use else "recomputation",
@@ -258,7 +265,8 @@ def _recipe(program: Program, v: int, repeated: set[int]) -> tuple[tuple[str, ..
 def _label(value: Value, program: Program) -> str:
     if value.producer < 0:
         return value.name or "constant"
-    return f"{program.ops[value.producer].name} {value.text}"
+    made = program.maker(program.ops[value.producer].writes[0])
+    return f"{made.name} {value.text}" + (f" {value.name!r}" if value.name else "")
 
 
 def _loop_decisions(pair: Pair, cut: Cut | None, flat: Flat) -> list[Decision]:
@@ -269,12 +277,12 @@ def _loop_decisions(pair: Pair, cut: Cut | None, flat: Flat) -> list[Decision]:
     rows = {index[v] for p in pair.residuals if not isinstance(v := pair.body.outvars[p], Literal)}
     kept = rows if cut is None else set(cut.kept)
     again = frozenset() if cut is None else cut.recomputed
-    use = flat.eqns[pair.backward]
+    use, around = flat.eqns[pair.backward], _scope(flat, pair.forward)
     found = []
     segments = pair.length // cut.segment if cut is not None and cut.segment else pair.length
     for v in sorted(rows | kept):
         value = program.values[v]
-        maker = program.ops[value.producer] if value.producer >= 0 else None
+        maker = program.maker(v) if value.producer >= 0 else None
         recompute = v not in kept
         recipe, inputs = _recipe(program, v, set(again)) if recompute else ((), ())
         found.append(
@@ -284,7 +292,8 @@ def _loop_decisions(pair: Pair, cut: Cut | None, flat: Flat) -> list[Decision]:
                 bytes=value.bytes if recompute else value.bytes * segments // pair.length,
                 op=maker.name if maker else "operand",
                 source=maker.source if maker and maker.source else _loop_source(pair, program),
-                scope=maker.scope if maker else "",
+                scope=under(around, maker.scope if maker else ""),
+                name=value.name if maker else "",
                 use=use.primitive.name,
                 recipe=recipe,
                 inputs=inputs,
@@ -297,10 +306,14 @@ def _loop_decisions(pair: Pair, cut: Cut | None, flat: Flat) -> list[Decision]:
         op = program.ops[o]
         text = f"{pair.length} x {program.values[op.writes[0]].text}"
         found.append(
-            Decision("recompute", text, 0, op.name, op.source, op.scope, use="recomputation",
+            Decision("recompute", text, 0, op.name, op.source, under(around, op.scope), use="recomputation",
                      flops=op.flops, iterations=pair.length)
         )  # fmt: skip
     return found
+
+
+def _scope(flat: Flat, index: int) -> str:
+    return str(flat.eqns[index].source_info.name_stack)
 
 
 def _loop_source(pair: Pair, program: Program) -> str:

@@ -23,6 +23,7 @@ from recoup._per_device import PerDevice
 from recoup._plan import Plan
 from recoup._progress import Progress
 from recoup._report.text import format_bytes, format_percent
+from recoup._strip import region_at
 from recoup._trace import NEVER_REPEATED, as_names, as_numbers
 from recoup._verify import verify
 from recoup.errors import BudgetError
@@ -259,6 +260,8 @@ def _infeasible(
     lowest = ladder.lowest()
     peak = lowest.prediction.peak
     top = f"; its peak is held by {peak[0].op} at {peak[0].source or 'no user line'}" if peak else ""
+    if peak and peak[0].eqn >= 0 and (region := region_at(lowest.flat.eqns[peak[0].eqn])):
+        top += f" in region {region!r}"
     found = [f"{format_bytes(lowest.predicted_bytes)} (predicted)"] if on_each is None else []
     compiled = [total for _, total in tried] + ([] if on_each is None else [on_each.total_bytes])
     if compiled:

@@ -15,6 +15,7 @@ from typing import Any
 from recoup import _compat
 from recoup._barrier import FENCE
 from recoup._compat import DropVar, Literal, Var
+from recoup._report.scopes import region_scope
 
 _CALLS = {
     "jit": "jaxpr",
@@ -27,6 +28,7 @@ _CALLS = {
     "custom_lin": "call_jaxpr",
     "recoup_region": "jaxpr",  # its backward holds its barrier as an equation
 }
+_REMATTED = "rematted_computation"  # JAX's own name for what a region computes again
 _REGIONS = {"remat2": "jaxpr", "checkpoint": "jaxpr", "remat": "jaxpr"}
 
 
@@ -64,7 +66,7 @@ def flatten(closed: Any, *, dissolve_regions: bool = False) -> Flat:
         env[var] = builder.constant(const, var)
     builder.run(jaxpr, env, None)
     outvars = tuple(env.get(v, v) if not isinstance(v, Literal) else v for v in jaxpr.outvars)
-    eqns = _live(builder.eqns, outvars)
+    eqns = _live(_as_without_regions(builder.eqns) if dissolve_regions else builder.eqns, outvars)
     read = {v for eqn in eqns for v in eqn.invars if not isinstance(v, Literal)}
     read |= {v for v in outvars if not isinstance(v, Literal)}
     pairs = [(v, c) for v, c in builder.constants if v in read]
@@ -96,6 +98,7 @@ class _Builder:
 
     def run(self, jaxpr: Any, env: dict[Any, Any], caller: Any) -> None:
         """Appends the jaxpr's equations; `env` maps its variables to the flat program's, and is extended."""
+        newer = _barriers_of_newer_remat(jaxpr) if self.dissolve_regions else set()
         for inner in jaxpr.eqns:
             invars = [v if isinstance(v, Literal) else env.get(v, v) for v in inner.invars]
             eqn = inner if caller is None else _compat.under(caller, inner)
@@ -104,12 +107,14 @@ class _Builder:
                 self._inline(eqn, body, invars, env)
                 continue
             eqn = eqn.replace(invars=invars)
+            if id(inner) in newer or (eqn.primitive.name == "recoup_barrier" and self.dissolve_regions):
+                env.update(zip(inner.outvars, invars, strict=True))
+                continue
             if eqn.primitive.name == "recoup_barrier":
-                if self.dissolve_regions:
-                    env.update(zip(inner.outvars, invars, strict=True))
-                    continue
                 # Compiled by `fit`, which keeps optimization barriers: no data dependence is needed.
                 eqn = eqn.replace(params={**eqn.params, "mode": FENCE})
+            if eqn.primitive.name == "recoup_keep" and self.dissolve_regions:
+                eqn = eqn.replace(params={**eqn.params, "kept": None})  # a name, and no decision
             if eqn.primitive.name == "scan":
                 # So that a body's calls and duplicates count once in the plain step too, as the compiler has
                 # it.
@@ -129,6 +134,8 @@ class _Builder:
 
     def _body(self, eqn: Any) -> Any:
         name = eqn.primitive.name
+        if (newer := _compat.newer_remat_body(eqn)) is not None:
+            return newer
         param = self.calls.get(name)
         if param is None or param not in eqn.params:
             return None
@@ -138,12 +145,43 @@ class _Builder:
 
     def _inline(self, eqn: Any, body: Any, invars: Sequence[Any], env: dict[Any, Any]) -> None:
         jaxpr, consts = _compat.open_jaxpr(body)
+        if eqn.primitive.name == "recoup_region":  # so that reports name it
+            eqn = _compat.named(eqn, region_scope(eqn.params["name"]))
         inner: dict[Any, Any] = dict(zip(jaxpr.invars, invars, strict=True))
         for var, const in zip(_compat.const_vars(jaxpr), consts, strict=True):
             inner[var] = self.constant(const, var)
         self.run(jaxpr, inner, eqn)
         for outer, var in zip(eqn.outvars, jaxpr.outvars, strict=True):
             env[outer] = var if isinstance(var, Literal) else inner[var]
+
+
+def _as_without_regions(eqns: Sequence[Any]) -> list[Any]:
+    """Moves what dissolved regions computed and nothing else does (factors of derivatives) to right after
+    what it reads: where it would be without regions, so that what waits for the backward is seen."""
+    at: dict[Any, int] = {}
+    places = []
+    for i, eqn in enumerate(eqns):
+        made = [at[v] for v in eqn.invars if not isinstance(v, Literal) and v in at]
+        again = made and not eqn.effects and _REMATTED in str(eqn.source_info.name_stack)
+        places.append(max(made) if again else i)
+        at.update(dict.fromkeys(eqn.outvars, places[-1]))
+    return [eqns[i] for i in sorted(range(len(eqns)), key=lambda i: (places[i], i))]
+
+
+def _barriers_of_newer_remat(jaxpr: Any) -> set[int]:
+    """The equations (by identity) that order the recomputations of JAX's newer `jax.checkpoint`, which traces
+    its backward as a barrier and what reads it; a barrier of the user's own is none of them."""
+    found = {}
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "optimization_barrier":
+            found.update(dict.fromkeys(eqn.outvars, id(eqn)))
+    return {
+        found[v]
+        for eqn in jaxpr.eqns
+        if found and _REMATTED in str(eqn.source_info.name_stack)
+        for v in eqn.invars
+        if not isinstance(v, Literal) and v in found
+    }
 
 
 def _plain_jit(params: dict[str, Any]) -> bool:

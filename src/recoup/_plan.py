@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from recoup import _plan_file
 from recoup._report import notebook
 from recoup._report.advice import Advice
-from recoup._report.of_plan import plan_picture
+from recoup._report.of_plan import plan_picture, regions_note
 from recoup._report.picture import Picture
 from recoup._report.reported import Reported
+from recoup._report.scopes import region_names, region_of
 from recoup._report.text import format_bytes, format_percent, heading, table
 from recoup.errors import PlanError
 
@@ -53,6 +54,11 @@ class Decision:
     inputs: tuple[str, ...] = ()
     flops: float = 0.0
     iterations: int = 0
+
+    @property
+    def region(self) -> str:
+        """The region (`recoup.checkpoint`) that it is made in; "" for none."""
+        return region_of(self.scope)
 
 
 @dataclass(frozen=True)
@@ -135,6 +141,12 @@ class Plan(Reported):
         """Whether the step runs as it is."""
         return not self.repeats and not self.loops and not self.bodies
 
+    @property
+    def region_names(self) -> tuple[str, ...]:
+        """The names of the step's own regions; of a plan read from a file, those that decisions are in."""
+        program = () if self.evidence is None else self.evidence.scopes
+        return region_names((*program, *(d.scope for d in self.decisions)))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as stored by `save`."""
         data = asdict(replace(self, evidence=None))
@@ -209,12 +221,17 @@ def render(plan: Plan, rows: int = 12) -> str:
         ["extra FLOPs (counted)", format_percent(plan.overhead, signed=True)],
     ]
     lines.append(table(["", ""], facts, right=(1,)))
+    if names := plan.region_names:
+        lines.append(regions_note(names, plan.regions))
     if plan.changes_nothing:
         lines.append("Nothing is recomputed: the step runs as it is.")
         return "\n".join(lines)
-    grouped: dict[tuple[str, str, str], list[Decision]] = {}
+    regions = any(decision.region for decision in plan.decisions)
+    grouped: dict[tuple[str, str, str, str], list[Decision]] = {}
     for decision in plan.decisions:
-        grouped.setdefault((decision.action, decision.source, decision.op), []).append(decision)
+        grouped.setdefault((decision.action, decision.source, decision.region, _made(decision)), []).append(
+            decision
+        )
     for action, title in (("recompute", "Recomputed, by source line"), ("keep", "Kept, by source line")):
         chosen = [(k, v) for k, v in grouped.items() if k[0] == action]
         if not chosen:
@@ -223,7 +240,8 @@ def render(plan: Plan, rows: int = 12) -> str:
         lines += ["", heading(title)]
         body = [
             [
-                _short(source),
+                _short(source, function=not regions),
+                region,
                 op,
                 str(len(found)),
                 format_bytes(sum(d.bytes for d in found)),
@@ -231,13 +249,14 @@ def render(plan: Plan, rows: int = 12) -> str:
                 if action == "recompute" and plan.flops
                 else "",
             ]
-            for (_, source, op), found in chosen[:rows]
+            for (_, source, region, op), found in chosen[:rows]
         ]
         lines.append(
             table(
-                ["line", "operation", "values", "bytes", "FLOPs" if action == "recompute" else ""],
+                ["line", "region", "operation", "values", "bytes", "FLOPs" if action == "recompute" else ""],
                 body,
-                right=(2, 3, 4),
+                right=(3, 4, 5),
+                optional=(1, 5),
             )
         )
         if len(chosen) > rows:
@@ -247,8 +266,11 @@ def render(plan: Plan, rows: int = 12) -> str:
     return "\n".join(lines)
 
 
-def _short(source: str) -> str:
-    place, _, function = source.partition(" ")
-    return (
-        place.replace("\\", "/").rsplit("/", 1)[-1] + (" " + function if function else "")
-    ) or "(no source)"
+def _made(decision: Decision) -> str:
+    return decision.op + (f" {decision.name!r}" if decision.name else "")
+
+
+def _short(source: str, *, function: bool) -> str:
+    place, _, name = source.partition(" ")
+    file = place.replace("\\", "/").rsplit("/", 1)[-1]
+    return (file + (f" {name}" if name and function else "")) or "(no source)"

@@ -14,6 +14,7 @@ from recoup._tables import Tables
 
 ARGUMENT = -1
 CONSTANT = -2
+NAMINGS = frozenset(["name", "recoup_keep", "recoup_diagnostic"])  # operations that give a value a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,13 @@ class Program:
             for value in dict.fromkeys(op.reads):
                 readers[value].append(index)
         return tuple(tuple(r) for r in readers)
+
+    def maker(self, value: int) -> Op:
+        """The operation that computes a value which is no argument: what is named, not the naming."""
+        op = self.ops[self.values[value].producer]
+        while op.name in NAMINGS and self.values[op.reads[0]].producer >= 0:
+            op = self.ops[self.values[op.reads[0]].producer]
+        return op
 
     @cached_property
     def sources(self) -> tuple[tuple[int, ...], ...]:

@@ -86,7 +86,8 @@ class Residuals(Reported):
         """Plain data."""
         return {
             "items": [
-                asdict(item) | {"per_iteration_bytes": item.per_iteration_bytes} for item in self.items
+                asdict(item) | {"region": item.region, "per_iteration_bytes": item.per_iteration_bytes}
+                for item in self.items
             ],
             "total_bytes": self.total_bytes,
             "fused_bytes": self.fused_bytes,
@@ -156,7 +157,7 @@ _FUSED, _DUPLICATE = " ~", " ="  # marks beside an operation
 
 
 def _key(item: Residual) -> tuple[Any, ...]:
-    return item.bytes, item.value, item.kind, item.op, item.name, item.source
+    return item.bytes, item.value, item.kind, item.op, item.name, item.source, item.region
 
 
 def _surplus(items: Sequence[Residual], others: Mapping[Any, int]) -> tuple[Residual, ...]:
@@ -172,18 +173,22 @@ def _surplus(items: Sequence[Residual], others: Mapping[Any, int]) -> tuple[Resi
 
 
 def _table(items: Sequence[Residual], rows: int = 20) -> str:
-    grouped: dict[tuple[str, str, str, int], list[Residual]] = {}
+    grouped: dict[tuple[str, str, str, str, int], list[Residual]] = {}
+    regions = any(item.region for item in items)
     for item in items:
         mark = _FUSED * item.fused + _DUPLICATE * item.duplicate
-        key = (item.source or item.name, item.op + mark, item.value, item.iterations)
+        made = item.op + (f" {item.name!r}" if item.named else "") + mark
+        key = (item.source or item.name, item.region, made, item.value, item.iterations)
         grouped.setdefault(key, []).append(item)
     shown = sorted(grouped.items(), key=lambda pair: -sum(i.bytes for i in pair[1]))
     body = []
-    for (source, op, value, iterations), found in shown[:rows]:
+    for (source, region, op, value, iterations), found in shown[:rows]:
         place = source.replace("\\", "/").rsplit("/", 1)[-1]
+        place = place.partition(" (")[0] if regions else place
         count = f"{len(found)} x {iterations} steps" if iterations else str(len(found))
-        body.append([place, op, value, count, format_bytes(sum(i.bytes for i in found))])
-    text = table(["line", "operation", "value", "count", "bytes"], body, right=(3, 4))
+        body.append([place, region, op, value, count, format_bytes(sum(i.bytes for i in found))])
+    headers = ["line", "region", "operation", "value", "count", "bytes"]
+    text = table(headers, body, right=(4, 5), optional=(1,))
     if len(shown) > rows:
         rest = sum(i.bytes for _, found in shown[rows:] for i in found)
         text += f"\n... and {len(shown) - rows} more lines, {format_bytes(rest)}"

@@ -8,18 +8,19 @@ of equal type in one loop are told apart by their order only; they have equal si
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from recoup import _compat
+from recoup import _compat, _cost
 from recoup._compat import Literal
 from recoup._inline import Flat, flatten
 from recoup._memory import Life, Point, Prediction
 from recoup._memory._copies import ALIASES
 from recoup._program import Program
-from recoup._report.picture import Buffer, Op, Strip, parts_of
+from recoup._report.picture import Buffer, Op, Strip
+from recoup._report.scopes import parts_of, region_names, region_of, region_scope
 from recoup._rewrite import RECOMPUTE_SCOPE
 from recoup._trace import _text as type_text
 from recoup._trace import to_program
@@ -49,6 +50,7 @@ def strip(title: str, flat: Flat, prediction: Prediction) -> Strip:
 
     ops = tuple(op_of(point) for point in run)
     rows = _Rows(flat)
+    regions = [region_at(eqn) for eqn in flat.eqns]
     buffers = []
     for life in prediction.lives:
         first, last = onward[life.first], onward[life.last + 1] - 1
@@ -65,13 +67,14 @@ def strip(title: str, flat: Flat, prediction: Prediction) -> Strip:
             name, source = rows.take(life.eqn, life) or (maker.name, source)
         elif life.op == "copy":
             name = f"copy of {maker.name}"
+        region = regions[life.eqn]
         role = phases[life.eqn]
         if role == "forward" and not life.inside and _read_later(program, phases, life.eqn, ops[last]):
             role = "kept"
         buffers.append(
             Buffer(
                 life.nbytes, first, last, name, type_text(life), source or maker.source,
-                parts[life.eqn], role, life.inside,
+                parts[life.eqn], role, life.inside, region,
             )
         )  # fmt: skip
     memory = prediction.estimate
@@ -86,6 +89,21 @@ def strip(title: str, flat: Flat, prediction: Prediction) -> Strip:
         buffers=tuple(buffers),
         opaque=prediction.opaque,
     )
+
+
+def region_at(eqn: Any) -> str:
+    """The name of the region that an equation is in; of those inside it if it is a loop; "" for none."""
+    return region_of(str(eqn.source_info.name_stack)) or ", ".join(region_names(name_stacks([eqn])))
+
+
+def name_stacks(eqns: Sequence[Any]) -> Iterator[str]:
+    """The name stacks of equations and of what is inside them, each relative to what it is inside of."""
+    for eqn in eqns:
+        yield str(eqn.source_info.name_stack)
+        if eqn.primitive.name == "recoup_region":
+            yield region_scope(eqn.params["name"])
+        for body in _cost.sub_jaxprs(eqn):
+            yield from name_stacks(_compat.open_jaxpr(body)[0].eqns)
 
 
 def phases_of(program: Program) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from recoup import _compat, _memory
+from recoup._inline import Flat
 from recoup._instruments.reading import Reading, place
 from recoup._memory import MemoryBytes, Prediction
 from recoup._report import notebook
@@ -17,7 +18,7 @@ from recoup._report.of_timeline import timeline_picture
 from recoup._report.picture import Picture, Strip
 from recoup._report.reported import Reported
 from recoup._report.text import format_bytes, heading, note, table
-from recoup._strip import strip
+from recoup._strip import region_at, strip
 from recoup._trace import as_names, as_numbers, trace
 
 INSTRUMENT = "memory model (predicted)"
@@ -113,15 +114,16 @@ class Timeline(Reported):
             table(["", "low", "estimate", "high"], rows, right=(1, 2, 3)),
         ]
         lines += ["", heading("Alive at the peak of the temporaries")]
-        alive: dict[tuple[str, str], list[int]] = {}
+        alive: dict[tuple[str, str, str], list[int]] = {}
         for live in self.peak:
-            alive.setdefault((live.op, live.source), []).append(live.nbytes)
+            alive.setdefault((live.op, live.source, live.region), []).append(live.nbytes)
         shown = sorted(alive.items(), key=lambda item: -sum(item[1]))
         lines.append(
             table(
-                ["line", "operation", "buffers", "bytes"],
-                [[place(s), op, str(len(b)), format_bytes(sum(b))] for (op, s), b in shown[:12]],
-                right=(2, 3),
+                ["line", "region", "operation", "buffers", "bytes"],
+                [[place(s), r, op, str(len(b)), format_bytes(sum(b))] for (op, s, r), b in shown[:12]],
+                right=(3, 4),
+                optional=(1,),
             )
         )
         if len(shown) > 12:
@@ -141,8 +143,8 @@ class TimelineDiff:
     second: Timeline
 
     @property
-    def rows(self) -> tuple[tuple[str, str, int, int], ...]:
-        """(line, operation, bytes at the first's peak, at the second's), largest difference first."""
+    def rows(self) -> tuple[tuple[str, str, str, int, int], ...]:
+        """(line, region, operation, bytes at the first's peak, at the second's), largest difference first."""
         mine, theirs = _alive(self.first), _alive(self.second)
         keys = [key for key in {**mine, **theirs} if mine.get(key, 0) != theirs.get(key, 0)]
         keys.sort(key=lambda key: -abs(mine.get(key, 0) - theirs.get(key, 0)))
@@ -150,7 +152,7 @@ class TimelineDiff:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        names = ("source", "op", "first_bytes", "second_bytes")
+        names = ("source", "region", "op", "first_bytes", "second_bytes")
         return {
             "first": asdict(self.first.predicted),
             "second": asdict(self.second.predicted),
@@ -167,29 +169,31 @@ class TimelineDiff:
             heading(f"Memory, {INSTRUMENT}"),
             table(["", "first", "second", "change"], parts, right=(1, 2, 3)),
         ]
-        rows = [[place(s), op, format_bytes(a), format_bytes(b)] for s, op, a, b in self.rows]
+        rows = [[place(s), r, op, format_bytes(a), format_bytes(b)] for s, r, op, a, b in self.rows]
         if rows:
             lines += ["", heading("Alive at the peak, where they differ")]
-            lines.append(table(["line", "operation", "first", "second"], rows[:20], right=(2, 3)))
+            headers = ["line", "region", "operation", "first", "second"]
+            lines.append(table(headers, rows[:20], right=(3, 4), optional=(1,)))
         if len(rows) > 20:
             lines.append(f"  ... and {len(rows) - 20} more lines")
         return "\n".join(lines)
 
 
-def _alive(found: Timeline) -> dict[tuple[str, str], int]:
-    totals: dict[tuple[str, str], int] = {}
+def _alive(found: Timeline) -> dict[tuple[str, str, str], int]:
+    totals: dict[tuple[str, str, str], int] = {}
     for live in found.peak:
-        key = (live.source, live.op)
+        key = (live.source, live.region, live.op)
         totals[key] = totals.get(key, 0) + live.nbytes
     return totals
 
 
-def from_prediction(prediction: Prediction, drawn: Callable[[], Strip] | None = None) -> Timeline:
-    """The timeline that a prediction holds."""
+def from_prediction(prediction: Prediction, flat: Flat, drawn: Callable[[], Strip] | None = None) -> Timeline:
+    """The timeline that a prediction of `flat` holds."""
+    found = {live.eqn: region_at(flat.eqns[live.eqn]) for live in prediction.peak if live.eqn >= 0}
     return Timeline(
         Interval(prediction.low, prediction.estimate, prediction.high),
         prediction.timeline,
-        prediction.peak,
+        tuple(replace(live, region=found.get(live.eqn, "")) for live in prediction.peak),
         prediction.opaque,
         drawn=drawn,
     )
@@ -223,5 +227,5 @@ def timeline(
     prediction = _memory.predict(traced.flat.closed(), donated=traced.donated)
     title = _compat.function_name(traced.flat.like) or "The step"
     return from_prediction(
-        prediction, functools.cache(functools.partial(strip, title, traced.flat, prediction))
+        prediction, traced.flat, functools.cache(functools.partial(strip, title, traced.flat, prediction))
     )

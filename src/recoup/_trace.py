@@ -18,7 +18,7 @@ from recoup._arguments import adapt
 from recoup._compat import Literal
 from recoup._inline import Flat, flatten
 from recoup._planner.machine import execute
-from recoup._program import ARGUMENT, CONSTANT, Op, Program, Value
+from recoup._program import ARGUMENT, CONSTANT, NAMINGS, Op, Program, Value
 
 ELEMENTWISE_EXTRA = frozenset(
     [
@@ -236,7 +236,7 @@ def to_program(flat: Flat, names: Sequence[str] = (), donated: Sequence[bool] = 
     ops = []
     for i, eqn in enumerate(flat.eqns):
         reads = tuple(dict.fromkeys(index[v] for v in eqn.invars if not isinstance(v, Literal)))
-        label = eqn.params.get("name", "") if eqn.primitive.name == "name" else ""
+        label = str(eqn.params["name"]) if eqn.primitive.name in NAMINGS else ""
         writes = tuple(add(v, i, label) for v in eqn.outvars)
         ops.append(_op(eqn, reads, writes, sources))
     outputs = tuple(index[v] for v in flat.outvars if not isinstance(v, Literal))
@@ -259,7 +259,8 @@ def _op(eqn: Any, reads: tuple[int, ...], writes: tuple[int, ...], sources: dict
         writes=writes,
         flops=_cost.eqn_flops(eqn),
         cost=_cost.price(eqn, fused=fusible and not dear),
-        pure=not eqn.effects and name not in NEVER_REPEATED,
+        # what a region keeps by name stays kept
+        pure=not (eqn.effects or name in NEVER_REPEATED or (name == "recoup_keep" and eqn.params["kept"])),
         fusible=fusible,
         heavy=heavy,
         dear=dear,

@@ -263,11 +263,6 @@ def test_case_11_one_region_around_the_whole_loss_saves_nothing() -> None:
     assert "One region around everything saves nothing" in advice and "A split that does save" in advice
 
 
-@pytest.mark.xfail(
-    raises=BudgetError,
-    strict=True,
-    reason="the derivatives of a dissolved region are all made before its backward",
-)
 def test_case_11_a_region_around_the_whole_loss_is_dissolved() -> None:
     fitted(jax.value_and_grad(jax.checkpoint(chain)), WEIGHTS * 2, X, budget="70%", regions="replan")
 

@@ -1,4 +1,4 @@
-"""The rows A1-A13, B1-B5, E1 and E3 that a region has to fulfil, each by its name."""
+"""The rows A1-A13, B1-B5, E1 and E3 that a region has to fulfil, each by its name (E2: `test_memory.py`)."""
 
 import dataclasses
 import functools
@@ -84,6 +84,15 @@ def test_a5_losses_and_gradients_are_those_of_plain():
 def test_a6_the_price_is_at_most_one_forward():
     plain, ours = (products(jax.grad(loss_of(f), (0, 1)), X, W) for f in (layer, checkpoint(layer)))
     assert plain == 6 and ours - plain == 2  # x @ w, and h @ w, whose tanh is not the result itself
+    # It is measured in the compiled program, and shown; so is the share of one more forward pass in all.
+    found = recoup.instruments.recomputed(jax.grad(loss_of(checkpoint(layer)), (0, 1)), X, W)
+    assert found.heavy_count == 2 and "2 of 8 heavy ones" in str(found)
+    once = checkpoint(layer)
+    choices = recoup.regions(lambda x, w: (once(once(once(x, w), w), w) ** 2).sum(), X, W)
+    each = next(c for c in choices.candidates if c.label == "each region")
+    plain_flops, forward = choices.candidates[0].flops, 3 * 2 * 2 * 4 * 3 * 3
+    assert plain_flops + forward <= each.flops <= plain_flops + 1.5 * forward
+    assert f"{each.flops / plain_flops:.2f}x" in str(choices)
 
 
 def test_a7_any_code_is_a_body():
@@ -95,6 +104,26 @@ def test_a7_any_code_is_a_body():
 
     for body in (update_round, lambda x, w: layer(layer(x, w), w)):
         assert_same(grads(loss_of(checkpoint(body)), X, W), grads(loss_of(body), X, W), rtol=1e-5)
+
+
+def test_a8_the_planned_memory_is_reported_before_the_first_step(capsys):
+    f = checkpoint(layer, name="blk")
+    seen = []
+
+    @recoup.jit(budget="100%")
+    def step(x, w):
+        jax.debug.callback(lambda _: seen.append(capsys.readouterr().err), x.sum())
+        return jax.grad(loss_of(f))(x, w)
+
+    jax.block_until_ready(step(X, W))
+    jax.effects_barrier()
+    assert len(seen) == 1 and re.search(r"step: planned \d+ B, certified \d+ B of \d+ B", seen[0])
+    # Before anything compiles, the prediction is the size that the compiler then certifies.
+    x = jnp.ones((256, 32))
+    step = jax.grad(lambda x, w: (f(f(x, w), w) ** 2).sum(), (0, 1))
+    predicted = recoup.timeline(step, x, jnp.eye(32)).predicted
+    got = recoup.fit(step, x, jnp.eye(32), budget="100%").memory.temporaries_bytes
+    assert abs(predicted.estimate.temporaries_bytes - got) <= 0.1 * got
 
 
 def test_a9_an_inner_region_belongs_to_the_outer_one():
@@ -162,6 +191,23 @@ def test_a12_an_inner_gradient_is_recomputed_whole():
     assert len(backward.invars) == 3
 
 
+def test_a12_a_gradient_outside_reads_the_values_that_the_forward_computed():
+    """The region's result, and what is named in it, are read as they were; the rest is computed again."""
+
+    def step(call):
+        def loss(x, w):
+            h = call(lambda x: jnp.exp(recoup.keep(x @ w, "product")))(x)
+            return (h**2).sum()
+
+        return jax.grad(loss, (0, 1))
+
+    (backward,) = region_eqns(step(checkpoint), X, W)
+    first = compiled(jax.value_and_grad(lambda x, w: (checkpoint(layer)(x, w) ** 2).sum()), X, W)
+    assert_same(first(X, W)[0], compiled(loss_of(layer), X, W)(X, W))
+    assert [e.primitive.name for e in backward.params["jaxpr"].eqns].count("exp") <= 1
+    assert products(step(checkpoint), X, W) == products(step(lambda f: f), X, W)
+
+
 def test_a13_a_body_without_operations_is_an_error_where_a_backward_is_asked():
     identity = checkpoint(lambda x: x, name="nothing")
     assert_same(jax.jit(identity)(X), X)
@@ -218,6 +264,8 @@ def test_b1_captures_need_no_listing():
         for call in (checkpoint, lambda f: f)
     )
     assert_same(ours, plain, rtol=1e-5, atol=1e-6)
+    (indexed,) = region_eqns(lambda x, w: checkpoint(lambda x: jnp.sin(x) * w[0])(x), X, W)
+    assert sorted(v.aval.shape for v in indexed.invars) == [W.shape, X.shape]
 
 
 def test_b2_captured_values_get_their_gradient_whatever_is_differentiated():
@@ -273,7 +321,11 @@ def test_b5_signature_and_name_are_kept():
 
     assert f.__name__ == "f" and f.__doc__ == "Doc."
     assert list(inspect.signature(f).parameters) == ["x", "scale"]
-    assert region_eqns(f, X)[0].params["name"] == "block"
+    (region,) = region_eqns(f, X)
+    assert region.params["name"] == "block"
+    # An annotation: inside it is what the function records without.
+    plain = jax.make_jaxpr(lambda x: jnp.sin(x) * 2.0)(X).jaxpr
+    assert str(region.params["jaxpr"].eqns) == str(plain.eqns)
 
 
 @pytest.mark.parametrize("depth", [1, 3])
@@ -285,6 +337,9 @@ def test_e1_the_compiled_program_recomputes_exactly_what_the_backward_reads(dept
 
     counts = [products(jax.grad(functools.partial(run, f), (0, 1)), X, W) for f in (layer, checkpoint(layer))]
     # Both products of a layer are read again; nothing of it is merged with the forward, or done twice.
+    assert counts[1] - counts[0] == 2 * depth
+    last = lambda x, w: x + jnp.tanh(jnp.tanh(x @ w) @ w) @ w  # nobody reads the last product
+    counts = [products(jax.grad(functools.partial(run, f), (0, 1)), X, W) for f in (last, checkpoint(last))]
     assert counts[1] - counts[0] == 2 * depth
 
 
@@ -302,6 +357,9 @@ def test_e1_a_convolution_is_recomputed_once():
         return sum(e.primitive.name == "conv_general_dilated" for e in stages)
 
     assert count(checkpoint(conv)) - count(conv) == 1  # the second one's result is the region's
+    step = jax.grad(loss_of(checkpoint(conv)), (0, 1))
+    assert products(step, x, k) - products(jax.grad(loss_of(conv), (0, 1)), x, k) == 1  # compiled, too
+    assert recoup.instruments.recomputed(step, x, k).heavy_count == 1
     assert_same(grads(loss_of(checkpoint(conv)), x, k), grads(loss_of(conv), x, k), rtol=1e-5, atol=1e-4)
 
 

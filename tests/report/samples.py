@@ -72,6 +72,7 @@ def picture_of(names=HOSTILE, operations=40, strips=2):
             Buffer(
                 1024 * (1 + i % 7), i, min(operations - 1, i + 1 + i % 90), name(i), name(i + 1), name(i + 2),
                 name(i + 3), ("kept", "recomputed", "forward", "backward", "other")[i % 5], i % 3 == 0,
+                name(i + 4),
             )
             for i in range(operations)
         )  # fmt: skip
@@ -81,16 +82,17 @@ def picture_of(names=HOSTILE, operations=40, strips=2):
         "action": "recompute", "value": name(0), "bytes": 4096, "op": name(1), "source": name(2),
         "scope": name(3), "name": name(4), "use": name(5), "use_source": name(6), "recipe": [name(0)],
         "inputs": [name(1)],
-        "flops": 10.0, "iterations": 0,
+        "flops": 10.0, "iterations": 0, "region": name(2),
     }  # fmt: skip
     residual = {
         "bytes": 512, "value": name(0), "kind": "computed", "op": name(1), "source": name(2),
         "scope": name(3), "name": name(4), "needed_by": name(5), "needed_by_source": name(0),
-        "iterations": 3, "fused": True,
+        "iterations": 3, "fused": True, "region": name(3),
     }  # fmt: skip
     occupant = {
         "bytes": 64, "size_bytes": 64, "offset_bytes": 0, "instruction": name(0), "op": name(1),
         "value": name(2), "source": name(3), "scope": name(4), "role": "kept", "inferred": False,
+        "region": name(5),
     }  # fmt: skip
     arena = {
         "temporaries_bytes": 64, "total_bytes": 128, "attributed_bytes": 64, "by_role": {"kept": 64},

@@ -61,7 +61,7 @@ def test_packed_buffers_are_the_strips():
     picture = picture_of(operations=17)
     data = packed(picture)
     for strip, small in zip(picture.strips, data["strips"], strict=True):
-        rows = [small["buffers"][i : i + 9] for i in range(0, len(small["buffers"]), 9)]
+        rows = [small["buffers"][i : i + 10] for i in range(0, len(small["buffers"]), 10)]
         assert [(b.bytes, b.first, b.last) for b in strip.buffers] == [
             (r[0], r[1], r[1] + r[2]) for r in rows
         ]

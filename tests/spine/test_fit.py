@@ -485,10 +485,7 @@ def test_a_sweep_of_budgets_on_a_gpt_with_dropout():
     assert fits >= 4
 
 
-REGIONS = pytest.mark.xfail(strict=True, reason="the newer remat is traced as a barrier, which stays")
-
-
-@pytest.mark.parametrize("regions", ["respect", pytest.param("replan", marks=REGIONS)])
+@pytest.mark.parametrize("regions", ["respect", "replan"])
 def test_the_newer_remat_of_jax(regions):
     code = f"""
 import jax

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 
 from recoup import _compat
@@ -199,3 +200,29 @@ def test_loops_and_branches_stay_one_operation():
 
     names = ops(agrees(fun, X))
     assert {"while", "cond", "scan"} <= set(names) and "sin" not in names
+
+
+@pytest.mark.parametrize("remat3", [False, True])
+def test_a_dissolved_region_leaves_what_plain_has(remat3):
+    """Both of JAX's regions: the same operations as without, in an order that shows what waits."""
+
+    def loss(wrap):
+        def run(w, x):
+            (x,) = lax.optimization_barrier((jnp.sin(x),))  # the user's own: it stays
+            return (wrap(lambda w, x: jnp.sin(jnp.tanh(x @ w) @ w))(w, x) ** 2).sum()
+
+        return jax.grad(run)
+
+    before = jax.config.jax_remat3
+    jax.config.update("jax_remat3", remat3)
+    try:
+        kept = trace(loss(jax.checkpoint), (W, X)).program
+        dissolved = ops(agrees(loss(jax.checkpoint), W, X, dissolve_regions=True))
+    finally:
+        jax.config.update("jax_remat3", before)
+    plain = trace(loss(lambda f: f), (W, X)).program
+    assert kept.flops > plain.flops
+    assert sorted(dissolved) == sorted(op.name for op in plain.ops)
+    # The factor of the derivative is made where it would be without a region, and waits from there on.
+    second_product = [i for i, name in enumerate(dissolved) if name == "dot_general"][1]
+    assert dissolved[second_product + 1] == "cos"

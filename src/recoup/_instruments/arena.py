@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recoup._instruments.reading import Reading, Result, place
+from recoup._report.scopes import region_of
 from recoup._report.text import format_bytes, format_percent, heading, note, table
 
 INSTRUMENT = "compiled (buffer assignment)"
@@ -48,6 +49,11 @@ class Occupant:
     scope: str
     role: str
     inferred: bool = False
+
+    @property
+    def region(self) -> str:
+        """The region (`recoup.checkpoint`) that it is made in; "" for none."""
+        return region_of(self.scope)
 
 
 @dataclass(frozen=True)
@@ -156,10 +162,11 @@ class ArenaDiff:
     second: Arena
 
     @property
-    def rows(self) -> tuple[tuple[str, str, str, int, int], ...]:
-        """(line, operation, role, bytes in the first, bytes in the second), largest difference first."""
+    def rows(self) -> tuple[tuple[str, str, str, str, int, int], ...]:
+        """(line, region, operation, role, bytes in the first, bytes in the second), largest difference
+        first."""
         mine, theirs = (
-            _totals(((o.source, o.op, o.role), o.bytes) for o in arena.occupants)
+            _totals(((o.source, o.region, o.op, o.role), o.bytes) for o in arena.occupants)
             for arena in (self.first, self.second)
         )
         keys = [key for key in {**mine, **theirs} if mine.get(key, 0) != theirs.get(key, 0)]
@@ -168,7 +175,7 @@ class ArenaDiff:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        names = ("source", "op", "role", "first_bytes", "second_bytes")
+        names = ("source", "region", "op", "role", "first_bytes", "second_bytes")
         return {
             "first_temporaries_bytes": self.first.temporaries_bytes,
             "second_temporaries_bytes": self.second.temporaries_bytes,
@@ -178,9 +185,10 @@ class ArenaDiff:
     def __str__(self) -> str:
         a, b = self.first.temporaries_bytes, self.second.temporaries_bytes
         lines = [heading(f"Temporaries {format_bytes(a)} against {format_bytes(b)}")]
-        rows = [[place(s), op, role, format_bytes(x), format_bytes(y)] for s, op, role, x, y in self.rows]
+        rows = [[place(s), *words, format_bytes(x), format_bytes(y)] for s, *words, x, y in self.rows]
         if rows:
-            lines.append(table(["line", "operation", "role", "first", "second"], rows[:_ROWS], right=(3, 4)))
+            headers = ["line", "region", "operation", "role", "first", "second"]
+            lines.append(table(headers, rows[:_ROWS], right=(4, 5), optional=(1,)))
         if len(rows) > _ROWS:
             lines.append(f"... and {len(rows) - _ROWS} more lines")
         return "\n".join(lines)
@@ -190,9 +198,10 @@ _ROWS = 20
 
 
 def _rows(occupants: Sequence[Occupant]) -> str:
-    found = _totals(((o.source, o.op, o.value, o.role), o.bytes) for o in occupants)
-    body = [[place(s), op, value, role, format_bytes(n)] for (s, op, value, role), n in found.items()]
-    text = table(["line", "operation", "value", "role", "bytes"], body[:_ROWS], right=(4,))
+    found = _totals(((o.source, o.region, o.op, o.value, o.role), o.bytes) for o in occupants)
+    body = [[place(s), *words, format_bytes(n)] for (s, *words), n in found.items()]
+    headers = ["line", "region", "operation", "value", "role", "bytes"]
+    text = table(headers, body[:_ROWS], right=(5,), optional=(1,))
     if len(body) > _ROWS:
         rest = sum(list(found.values())[_ROWS:])
         text += f"\n  ... and {len(body) - _ROWS} more lines, {format_bytes(rest)}"

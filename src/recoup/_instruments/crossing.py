@@ -14,6 +14,7 @@ from typing import Any
 from recoup import _compat, _cost, _memory
 from recoup._inline import Flat, flatten
 from recoup._program import Program
+from recoup._report.scopes import region_of, under
 from recoup._trace import to_program
 
 _KINDS = {"computed": 0, "argument": 1, "constant": 2}
@@ -49,6 +50,16 @@ class Residual:
     fused: bool = False
     path: tuple[str, ...] = ()
     duplicate: bool = False
+
+    @property
+    def named(self) -> bool:
+        """Whether the user gave it a name (`recoup.keep`, JAX's `checkpoint_name`)."""
+        return self.kind == "computed" and self.name not in ("", "carry")
+
+    @property
+    def region(self) -> str:
+        """The region (`recoup.checkpoint`) that made it; "" for none."""
+        return region_of(self.scope)
 
     @property
     def per_iteration_bytes(self) -> int:
@@ -142,7 +153,8 @@ class _Search:
             return replace(found, kind="argument" if v in program.inputs else "constant")
         op = program.ops[value.producer]
         position = op.writes.index(v)
-        found = replace(found, op=op.name, source=op.source, scope=op.scope)
+        made = program.maker(v)
+        found = replace(found, op=made.name, source=made.source, scope=op.scope)
         if op.name != "scan":
             return replace(found, fused=self._fused(value.producer, position))
         row = self._stack(value.producer).row(position)
@@ -156,7 +168,7 @@ class _Search:
             value=row.value,
             op=row.op,
             source=row.source or op.source,
-            scope=row.scope or op.scope,
+            scope=under(op.scope, row.scope),
             name=row.name or value.name,
             iterations=row.iterations,
             path=(*self.path, self._loop(value.producer), *row.path),
@@ -219,8 +231,10 @@ class _Stack:
             inner = search._stack(value.producer).row(op.writes.index(self._index[var]))
             if inner is not None:
                 path = (search._loop(value.producer), *inner.path)
-                return replace(inner, var=var, iterations=length * inner.iterations, path=path)
-        return _Row(var, value.text, op.name, op.source, op.scope, value.name, length, ())
+                scope = under(op.scope, inner.scope)
+                return replace(inner, var=var, scope=scope, iterations=length * inner.iterations, path=path)
+        made = search.program.maker(self._index[var])
+        return _Row(var, value.text, made.name, made.source, op.scope, value.name, length, ())
 
     def _given(self, var: Any, text: str) -> _Row:
         """A row that the body was given: a carry, whose line is where the next one is made, or an operand."""

@@ -17,6 +17,7 @@ from recoup._compiling import Fitted
 from recoup._instruments.hlo import Instruction, Module, parse_module
 from recoup._instruments.reading import Reading, Result, place
 from recoup._instruments.subject import prepare
+from recoup._report.scopes import region_of
 from recoup._report.text import heading, note, table
 
 INSTRUMENT = "recomputed (optimized program)"
@@ -28,7 +29,8 @@ _FREE = frozenset(["parameter", "constant", "tuple", "get-tuple-element", "bitca
 class RecomputedOp:
     """Recomputed instructions of one line: the operation, the user's line, how many, and how many in all.
 
-    `count` of them are recomputed; `total` are in the whole program with this operation and line.
+    `count` of them are recomputed; `total` are in the whole program with this operation, line and region (of
+    `recoup.checkpoint`; "" for none).
     """
 
     op: str
@@ -36,6 +38,7 @@ class RecomputedOp:
     heavy: bool
     count: int
     total: int
+    region: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,13 +88,16 @@ class Recomputed(Result):
             rows = [
                 [
                     place(item.source),
+                    item.region,
                     item.op,
                     item.count,
                     item.total,
                 ]
                 for item in self.items[:20]
             ]
-            lines.append(table(["line", "operation", "again", "of"], rows, right=(2, 3)))
+            lines.append(
+                table(["line", "region", "operation", "again", "of"], rows, right=(3, 4), optional=(1,))
+            )
             if len(self.items) > 20:
                 lines.append(f"  ... and {len(self.items) - 20} more lines")
         lines.append(note(f"Instrument: {self.instrument}; a loop's body counts once"))
@@ -127,18 +133,18 @@ def recomputed_in(compiled: Any) -> Recomputed:
 
 def count_recomputed(module: Module, libraries: Sequence[str] = ()) -> Recomputed:
     """The count for an optimized program; `libraries` are path prefixes that are not the user's code."""
-    totals: dict[tuple[str, str, bool], int] = {}
-    again: dict[tuple[str, str, bool], int] = {}
+    totals: dict[tuple[str, str, bool, str], int] = {}
+    again: dict[tuple[str, str, bool, str], int] = {}
     for here in module.instructions.values():
         if not _computes(here):
             continue
-        key = (here.op, module.source(here.frame, libraries), here.opcode in HEAVY)
+        key = (here.op, module.source(here.frame, libraries), here.opcode in HEAVY, region_of(here.scope))
         totals[key] = totals.get(key, 0) + 1
         if here.recomputed:
             again[key] = again.get(key, 0) + 1
-    items = [RecomputedOp(*key, count, totals[key]) for key, count in again.items()]
+    items = [RecomputedOp(*key[:3], count, totals[key], key[3]) for key, count in again.items()]
     items.sort(key=lambda item: (not item.heavy, -item.count, item.source))
-    heavy = sum(n for (_, _, is_heavy), n in totals.items() if is_heavy)
+    heavy = sum(n for (_, _, is_heavy, _), n in totals.items() if is_heavy)
     return Recomputed(tuple(items), sum(totals.values()), heavy)
 
 

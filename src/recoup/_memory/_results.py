@@ -63,6 +63,8 @@ class Live:
       source: the user's `file:line`, or "".
       shape: its dimensions, those of size 1 left out.
       dtype: its element type.
+      region: the region (`recoup.checkpoint`) that made it, or that is inside the loop; "" for none or where
+        nobody has looked it up.
     """
 
     nbytes: int
@@ -71,6 +73,7 @@ class Live:
     source: str
     shape: tuple[int, ...]
     dtype: str
+    region: str = ""
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from recoup import _compat, _cost, _memory
 from recoup._compat import Literal
 from recoup._regions import jaxprs
 from recoup._regions.tracing import call_region
+from recoup._report.text import format_bytes, listing, table
 
 _REGIONS = jaxprs.REGIONS | jaxprs.JAX_REGIONS
 _AUTOMATIC = (2, 4, 8, 16)
-MIB = 2**20
 
 Segment = tuple[bool, list[Any]]  # whether it is a region, and its equations
 
@@ -48,9 +48,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class RegionChoices:
-    """The candidates of `regions`, the unsplit function first. Prints as a table."""
+    """The candidates of `regions`, the unsplit function first, and the names of the regions that the function
+    has. Prints as a table."""
 
     candidates: tuple[Candidate, ...]
+    names: tuple[str, ...] = ()
 
     @property
     def smallest(self) -> Candidate:
@@ -59,16 +61,23 @@ class RegionChoices:
 
     def __str__(self) -> str:
         plain, best = self.candidates[0], self.smallest
-        lines = [f"  {'split':34} {'regions':>7} {'temporaries, predicted':>26} {'FLOPs':>7}"]
-        for c in self.candidates:
-            size = f"{c.estimate_bytes / MIB:.2f} MiB ({c.low_bytes / MIB:.2f}-{c.high_bytes / MIB:.2f})"
-            mark = "  <- smallest" if c is best else ""
-            lines.append(
-                f"  {c.label:34} {c.count:7} {size:>26} {c.flops / max(plain.flops, 1.0):6.2f}x{mark}"
-            )
+        lines = [listing("Regions of the function", self.names)] if self.names else []
+        rows = [
+            [
+                c.label,
+                c.count,
+                format_bytes(c.estimate_bytes),
+                format_bytes(c.high_bytes),
+                f"{c.flops / max(plain.flops, 1.0):.2f}x",
+                "smallest" if c is best else "",
+            ]
+            for c in self.candidates
+        ]
+        headers = ["split", "regions", "temporaries", "at most", "FLOPs", ""]
+        lines.append(table(headers, rows, right=(1, 2, 3, 4)))
         whole = next((c for c in self.candidates if c.label == _WHOLE), None)
         if whole is not None and whole.estimate_bytes > 0.97 * plain.estimate_bytes:
-            lines.append("One region around everything saves nothing: its backward holds all of it at once.")
+            lines.append("One region around everything saves nothing: its backward holds all of it.")
             if best.estimate_bytes < 0.97 * plain.estimate_bytes:
                 lines.append(f"A split that does save: {best.label}.")
         lines.append("Instrument: memory model and FLOP count on the jaxpr (nothing compiled)")
@@ -108,6 +117,7 @@ def regions(fun: Callable[..., Any], *args: Any) -> RegionChoices:
     jaxpr = jaxprs.inline(_compat.constants_as_inputs(body), what=jaxprs.CALLS)
     _refuse_gradients(jaxpr)
     units = [i for i, eqn in enumerate(jaxpr.eqns) if eqn.primitive.name in _REGIONS]
+    names = tuple(dict.fromkeys(n for i in units if (n := jaxpr.eqns[i].params.get("name"))))
     if len(units) < 2:
         jaxpr = jaxprs.inline(jaxpr, what=jaxprs.CALLS | _REGIONS)
         splits = [(f"cut into {n}", cut) for n in _AUTOMATIC if (cut := _cut(jaxpr, n)) is not None]
@@ -115,7 +125,7 @@ def regions(fun: Callable[..., Any], *args: Any) -> RegionChoices:
         splits = list(_joined(jaxpr, units))
     whole = list(jaxpr.eqns)
     plans = [("none", [(False, whole)]), *splits, (_WHOLE, [(True, whole)])]
-    return RegionChoices(tuple(_candidate(*plan, jaxpr, consts, avals) for plan in plans))
+    return RegionChoices(tuple(_candidate(*plan, jaxpr, consts, avals) for plan in plans), names)
 
 
 def _refuse_gradients(jaxpr: Any) -> None:

@@ -23,6 +23,7 @@ from recoup import _compat
 from recoup._barrier import barrier_p, barrier_params
 from recoup._regions import jaxprs, marking
 from recoup._regions.names import diagnostic_p, saveable
+from recoup._report.scopes import region_scope
 from recoup.errors import EmptyRegionError
 
 FORWARD = "forward"
@@ -45,11 +46,6 @@ def region_params(
         "empty": empty,
         "stage": FORWARD,
     }
-
-
-def scope(name: str) -> str:
-    """The name of a region in name stacks."""
-    return f"region({name})"
 
 
 def _flags(captured: Sequence[bool], count: int) -> list[bool]:
@@ -105,7 +101,7 @@ def _partial_eval(
     first, second = split.first, split.second
 
     known = [t.pval.get_known() for t, u in zip(tracers, unknown, strict=True) if not u]
-    with jax.named_scope(scope(name)):
+    with jax.named_scope(region_scope(name)):
         outs = jax.core.eval_jaxpr(first, (), *[x for x, u in zip(known, split.used_known, strict=True) if u])
     results, kept = outs[: split.num_results], outs[split.num_results :][: split.num_kept]
 
@@ -240,7 +236,7 @@ def _dce(used: Sequence[bool], eqn: Any) -> tuple[list[bool], Any]:
 
 
 def _lower(ctx: Any, *operands: Any, jaxpr: Any, name: str, **_: Any) -> Sequence[Any]:
-    return _compat.lower_inline(ctx, jaxpr, scope(name), *operands)
+    return _compat.lower_inline(ctx, jaxpr, region_scope(name), *operands)
 
 
 def _split_in_call(policy: Any, unknown: Any, inst: Any, eqn: Any) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from recoup._report import notebook
-from recoup._report.text import format_bytes, format_percent, heading, note, table
+from recoup._report.text import format_bytes, format_percent, heading, listing, note, table
 
 INSTRUMENT = "memory model (predicted on the traced step rewritten with these regions) and counted FLOPs"
 
@@ -53,6 +53,7 @@ class Advice:
       wraps: what to wrap; empty where nothing helps.
       low_bytes, estimate_bytes, high_bytes: predicted total with these regions.
       overhead: extra floating-point operations, as a share of the step's own.
+      regions: names of the regions that the step has already; they are left as they are.
       plan_bytes, plan_overhead, unplanned_bytes, budget_bytes: of the plan that it is to come close to.
     """
 
@@ -65,6 +66,7 @@ class Advice:
     plan_overhead: float
     unplanned_bytes: int
     budget_bytes: int
+    regions: tuple[str, ...] = ()
     instrument: str = INSTRUMENT
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,6 +84,8 @@ class Advice:
         lines = [heading("Regions by hand that come closest")]
         if not self.wraps:
             lines.append("  None: no function or range of lines found lowers the predicted peak.")
+        if self.regions:
+            lines.append(listing("  Left as they are, the regions that the step has", self.regions))
         for wrap in self.wraps:
             lines += _instructions(wrap)
         rows = [

@@ -1,12 +1,12 @@
 """A plan, alone or with the compiler's certificate, as a Picture. No JAX."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from recoup import _signature
 from recoup._report.picture import Figure, Picture
-from recoup._report.text import format_bytes, format_percent
+from recoup._report.text import format_bytes, format_percent, listing
 
 if TYPE_CHECKING:
     from recoup._plan import Plan
@@ -43,9 +43,16 @@ def plan_picture(plan: "Plan") -> Picture:
         bound_bytes=plan.lower_bound_bytes,
         bound=plan.bound,
         flops=plan.flops,
-        decisions=tuple(asdict(d) for d in plan.decisions),
+        decisions=tuple(asdict(d) | {"region": d.region} for d in plan.decisions),
+        notes=(regions_note(plan.region_names, plan.regions),) if plan.region_names else (),
         made_with={key: value for key, value in plan.made_with.items() if key not in _NOT_SHOWN},
     )
+
+
+def regions_note(names: Sequence[str], treated: str) -> str:
+    """What a plan did with the step's own regions."""
+    how = "as they are" if treated == "respect" else "planned anew"
+    return listing(f"Regions of the step, {how}", names)
 
 
 def certified_picture(picture: Picture, plan: "Plan", memory: Any, unplanned: Any, compiles: int) -> Picture:
@@ -86,6 +93,8 @@ def arena_data(arena: Any) -> Mapping[str, Any]:
     """A compiled arena as a report shows it: the parts, its occupants at the peak, and the
     bytes alive at each instruction of the compiler's own schedule."""
     data: dict[str, Any] = arena.to_dict()
+    for row, occupant in zip(data["occupants"], arena.occupants, strict=True):
+        row["region"] = occupant.region
     data["moments_bytes"] = [moment.bytes for moment in arena.moments]
     del data["moments"]
     return data

@@ -89,7 +89,15 @@ def _strip(strip: Strip, words: dict[str, int]) -> dict[str, Any]:
     buffers: list[int] = []
     for b in strip.buffers:
         buffers += (b.bytes, b.first, b.last - b.first)
-        buffers += (word(b.op), word(b.value), word(b.source), word(b.part), word(b.role), int(b.inside))
+        buffers += (
+            word(b.op),
+            word(b.value),
+            word(b.source),
+            word(b.part),
+            word(b.role),
+            int(b.inside),
+            word(b.region),
+        )
     return {
         "title": strip.title,
         "instrument": strip.instrument,

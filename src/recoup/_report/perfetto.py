@@ -60,5 +60,7 @@ def _strip(strip: Strip, pid: int, events: list[dict[str, Any]]) -> None:
         ids: dict[str, Any] = {"cat": b.role, "id": f"{pid}.{number}", "tid": OPERATIONS}
         name = f"{b.value} {b.op}"
         about: dict[str, Any] = {"bytes": b.bytes, "line": b.source, "layer": b.part, "role": b.role}
+        if b.region:
+            about["region"] = b.region
         event("b", name, b.first, **ids, args=about)
         event("e", name, b.last + 1, **ids)

@@ -6,8 +6,7 @@ spellings of a `Picture`, so that they cannot disagree. Each number in it stands
 Limits: a strip's buffers are the memory model's simulated schedule; the compiler may order ties otherwise.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -35,10 +34,12 @@ class Buffer:
     """A temporary from its first to its last position in the schedule, both included.
 
     Attributes:
-      part: the layer that it belongs to: the named scope, else the user's function.
+      part: the layer that it belongs to: the named scope or region, else the user's function.
       role: one of `ROLES`: kept (made by the forward pass, read later), recomputed, forward (read by the
         forward pass only), backward, other.
       inside: whether it lives inside the loop or branch that runs at this position.
+      region: the name of the region that made it (`recoup.checkpoint`), or that is inside the loop; "" for
+        none.
     """
 
     bytes: int
@@ -50,6 +51,7 @@ class Buffer:
     part: str
     role: str
     inside: bool = False
+    region: str = ""
 
 
 @dataclass(frozen=True)
@@ -159,40 +161,3 @@ class Picture:
     def with_arena(self, title: str, arena: Any) -> "Picture":
         """This picture and the compiled arena of one of its programs."""
         return replace(self, arenas={**self.arenas, title: arena})
-
-
-_TRANSFORMS = re.compile(r"\b(?:jvp|transpose|vmap|jit|pjit|checkpoint|remat|remat2|shard_map)\(([^()]*)\)")
-_PLUMBING = frozenset(
-    ["", "checkpoint", "rematted_computation", "recoup_recompute", "while", "body", "cond", "closed_call",
-     "transpose", "jvp"]
-)  # fmt: skip
-
-
-def scope_path(scope: str) -> tuple[str, ...]:
-    """The user's own names in a name stack: "transpose(jvp(Block_0))/attention" is (Block_0, attention)."""
-    before = ""
-    while before != scope:
-        before, scope = scope, _TRANSFORMS.sub(r"\1", scope)
-    parts = (part.strip() for part in scope.split("/"))
-    # an einsum names its operations by its own formula
-    return tuple(part for part in parts if part not in _PLUMBING and "->" not in part)
-
-
-def parts_of(scopes: Sequence[str], sources: Sequence[str]) -> list[str]:
-    """For each operation the layer that it belongs to.
-
-    The named scopes, as deep as it takes to tell three layers apart; where the program names none, the user's
-    function.
-    """
-    paths = {scope: scope_path(scope) for scope in set(scopes)}
-    deepest = max(map(len, paths.values()), default=0)
-    depth = next(
-        (d for d in range(1, deepest + 1) if len({p[:d] for p in paths.values() if p}) >= 3), deepest
-    )
-    found = []
-    for scope, source in zip(scopes, sources, strict=True):
-        path = paths[scope][:depth]
-        function = source.rpartition(" (")[2].rstrip(")") if source.endswith(")") else ""
-        function = function.rpartition("<locals>.")[2]
-        found.append("/".join(path) if path else function and f"{function}()")
-    return found

@@ -5,12 +5,14 @@ so: on a terminal, and not where NO_COLOR is set (https://no-color.org).
 """
 
 import os
+import re
 import unicodedata
 from collections.abc import Sequence
 from typing import TextIO
 
 WIDTH = 80
 
+_ENDS_MATTER = re.compile(r"/|:\d+( \(|$)")
 _BOLD, _DIM, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 
@@ -47,6 +49,7 @@ def table(
     rows: Sequence[Sequence[object]],
     *,
     right: Sequence[int] = (),
+    optional: Sequence[int] = (),
     width: int = WIDTH,
     indent: int = 2,
 ) -> str:
@@ -54,17 +57,21 @@ def table(
 
     Args:
         headers: One title a column; all empty titles leave the line out. rows: Cells; anything that `str`
-        takes. right: Indices of columns aligned right (numbers). width: Columns of the terminal. Where the
-        rows need more, the widest left-aligned column is cut with an
-            ellipsis: at its front where it looks like a path (the file's name is at its end), else at its
-            end.
+        takes. right: Indices of columns aligned right (numbers). optional: Indices of columns that are left
+        out where all their cells are empty. width: Columns of the terminal. Where the rows need more, the
+        widest left-aligned column is cut with an
+            ellipsis: at its front where it looks like a path or a line of a file (what tells them apart is at
+            the end), else at its end.
         indent: Spaces before each line.
     """
     cells = [[_clean(str(cell)) for cell in row] for row in rows]
-    columns = len(headers)
     for row in cells:
-        if len(row) != columns:
-            raise ValueError(f"a row of {len(row)} cells under {columns} headers: {row}")
+        if len(row) != len(headers):
+            raise ValueError(f"a row of {len(row)} cells under {len(headers)} headers: {row}")
+    shown = [i for i in range(len(headers)) if i not in optional or any(row[i] for row in cells)]
+    headers, cells = [headers[i] for i in shown], [[row[i] for i in shown] for row in cells]
+    right = [position for position, i in enumerate(shown) if i in right]
+    columns = len(headers)
     sizes = [max([_width(h), *(_width(row[i]) for row in cells)]) for i, h in enumerate(headers)]
     excess = indent + sum(sizes) + 2 * (columns - 1) - width
     while excess > 0:
@@ -88,6 +95,20 @@ def table(
 
     lines = [] if not any(headers) else [line(headers)]
     return "\n".join([*lines, *(line(row) for row in cells)])
+
+
+def listing(title: str, names: Sequence[str], most: int = 20) -> str:
+    """A title and names after it, folded into lines of the terminal's width; beyond `most` only counted."""
+    words = [_shorten(_clean(name), WIDTH // 2) for name in names[:most]]
+    words[:-1] = [f"{word}," for word in words[:-1]]
+    if len(names) > most:
+        words[-1:] = [f"{words[-1]},", f"and {len(names) - most} more"]
+    lines = [f"{title}:"]
+    for word in words:
+        if _width(lines[-1]) + 1 + _width(word) > WIDTH:
+            lines.append(" ")
+        lines[-1] += f" {word}"
+    return "\n".join(lines)
 
 
 def heading(text: str, styled: bool = False) -> str:
@@ -125,7 +146,7 @@ def _width(text: str) -> int:
 def _shorten(text: str, size: int) -> str:
     if _width(text) <= size:
         return text
-    from_front = "/" in text
+    from_front = _ENDS_MATTER.search(text) is not None
     kept = list(text)
     while kept and _width("".join(kept)) > size - 1:
         kept.pop(0 if from_front else -1)

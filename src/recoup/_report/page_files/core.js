@@ -41,6 +41,8 @@ function place(source) {
   return file && file + (name && ` (${name})`);
 }
 const line = (source) => h("span", { class: "mono", title: source }, place(source) || "—");
+// What made a value, and in which region.
+const made = (op, region) => (region ? [op, h("span", { class: "where" }, ` in region ${region}`)] : op);
 
 function swatch(group) {
   return h("span", { class: "swatch" + (group.hatched ? " hatched" : ""), style: `background-color: var(${group.color})` });

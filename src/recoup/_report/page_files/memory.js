@@ -10,12 +10,12 @@ const PALETTE = ["--g0", "--g1", "--g2", "--g3", "--g4", "--g5", "--g6", "--g7"]
 
 // The compact form of page.py: columns of numbers, words by index.
 function unpack(packed) {
-  const word = (i) => data.words[i], n = packed.buffers.length / 9;
+  const word = (i) => data.words[i], n = packed.buffers.length / 10;
   const ops = [], buffers = [];
   for (let i = 0; i < packed.ops.length; i += 3) ops.push({ name: word(packed.ops[i]), source: word(packed.ops[i + 1]), phase: word(packed.ops[i + 2]) });
   for (let k = 0; k < n; k++) {
-    const [size, first, length, op, value, source, part, role, inside] = packed.buffers.slice(9 * k, 9 * k + 9);
-    buffers.push({ size, first, last: first + length, op: word(op), value: word(value), source: word(source), part: word(part), role: word(role), inside: Boolean(inside) });
+    const [size, first, length, op, value, source, part, role, inside, region] = packed.buffers.slice(10 * k, 10 * k + 10);
+    buffers.push({ size, first, last: first + length, op: word(op), value: word(value), source: word(source), part: word(part), role: word(role), inside: Boolean(inside), region: word(region) });
   }
   const totals = new Float64Array(ops.length + 1);
   for (const b of buffers) { totals[b.first] += b.size; totals[b.last + 1] -= b.size; }
@@ -275,7 +275,7 @@ class MemoryView {
     const rows = new Map(), index = new Map(this.groups.map((group, i) => [group.key, i])), key = KEYS[this.by];
     for (const b of strip.buffers) {
       if (b.first > at || b.last < at) continue;
-      const id = [b.op, b.value, b.source, b.role].join("\0"), row = rows.get(id);
+      const id = [b.op, b.value, b.source, b.role, b.region].join("\0"), row = rows.get(id);
       if (row) { row.size += b.size; row.count++; row.first = Math.min(row.first, b.first); row.last = Math.max(row.last, b.last); }
       else rows.set(id, { ...b, count: 1, group: this.groups[index.get(key(b)) ?? this.groups.length - 1] });
     }
@@ -284,7 +284,7 @@ class MemoryView {
     const body = sorted.slice(0, 80).map((b) => h("tr", {
       onpointerenter: () => { this.life = b; this.active.annotate(); }, onpointerleave: () => { this.life = null; this.active.annotate(); },
     }, h("td", { class: "num" }, bytes(b.size)), h("td", { class: "tight wide" }, meter(b.size, b.group)), h("td", { class: "code" }, b.count > 1 ? `${b.count} × ${b.value}` : b.value),
-      h("td", {}, b.op), h("td", {}, line(b.source)), h("td", { class: "wide" }, h("span", { class: "tag" }, swatch({ color: `--${b.role}`, hatched: b.role === "recomputed" }), ROLES[b.role][0].toLowerCase())),
+      h("td", {}, made(b.op, b.region)), h("td", {}, line(b.source)), h("td", { class: "wide" }, h("span", { class: "tag" }, swatch({ color: `--${b.role}`, hatched: b.role === "recomputed" }), ROLES[b.role][0].toLowerCase())),
       h("td", { class: "num wide" }, b.first === b.last ? `${b.first + 1}` : `${b.first + 1}–${b.last + 1}`)));
     if (strip.fixed) body.push(h("tr", {}, h("td", { class: "num" }, bytes(strip.fixed)), h("td", { class: "wide" }, meter(strip.fixed, { color: "--fixed" })), h("td", { colspan: 3 }, "arguments, results, constants"), h("td", { class: "wide" }, "always there"), h("td", { class: "num wide" }, `1–${strip.ops.length}`)));
     const rest = sorted.slice(80).reduce((sum, b) => sum + b.size, 0);

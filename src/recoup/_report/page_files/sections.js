@@ -91,7 +91,7 @@ const WORDS = { keep: "kept", recompute: "recomputed", offload: "offloaded" };
 
 function explained(d) {
   const from = d.source ? [" at ", line(d.source)] : "", use = d.use ? [" ", h("b", {}, d.use), d.use_source ? [" at ", line(d.use_source)] : ""] : " a later use";
-  const what = [h("span", { class: "mono" }, d.value), d.name ? ` “${d.name}”` : "", " from ", h("b", {}, d.op), from];
+  const what = [h("span", { class: "mono" }, d.value), d.name ? ` “${d.name}”` : "", " from ", h("b", {}, d.op), d.region ? [" in region ", h("b", {}, d.region)] : "", from];
   const scope = /^[()/]*(transpose|jvp|[()/])*$/.test(d.scope) ? "" : h("div", { class: "mono" }, d.scope);
   if (d.action !== "recompute") return h("div", {}, what, ` is ${WORDS[d.action] || d.action} for`, use, d.bytes ? `. It holds ${bytes(d.bytes)}${d.count > 1 ? ` in ${count(d.count)} values` : ""}.` : ".", scope);
   return h("div", {}, what, " is computed again for", use, d.count > 1 ? `, ${plural(d.count, "time")}. ` : ". ",
@@ -100,18 +100,18 @@ function explained(d) {
 }
 
 function decisions() {
-  const rows = grouped(data.decisions, ["action", "value", "name", "op", "source", "use", "use_source", "recipe"], ["bytes", "flops"]);
+  const rows = grouped(data.decisions, ["action", "value", "name", "op", "region", "source", "use", "use_source", "recipe"], ["bytes", "flops"]);
   const saved = rows.filter((d) => d.action === "recompute").reduce((sum, d) => sum + d.bytes, 0), kept = rows.filter((d) => d.action === "keep").reduce((sum, d) => sum + d.bytes, 0);
   const columns = [
     { name: "Decision", class: "tight", sort: (d) => d.action, cell: (d) => h("span", { class: "tag" }, swatch({ color: ACTIONS[d.action] || "--other", hatched: d.action === "recompute" }), WORDS[d.action] || d.action) },
     { name: "Bytes", num: true, sort: (d) => d.bytes, cell: (d) => (d.bytes ? bytes(d.bytes) : "—") },
     { name: "Value", class: "code", sort: (d) => d.value, cell: (d) => (d.count > 1 ? `${d.count} × ` : "") + d.value + (d.name ? ` “${d.name}”` : "") },
-    { name: "Made by", sort: (d) => d.op, cell: (d) => d.op },
+    { name: "Made by", sort: (d) => d.op, cell: (d) => made(d.op, d.region) },
     { name: "Line", sort: (d) => place(d.source), cell: (d) => line(d.source) },
     { name: "For", wide: true, sort: (d) => d.use, cell: (d) => [d.use, d.use_source ? [" ", line(d.use_source)] : ""] },
     { name: "Cost", num: true, sort: (d) => d.flops, cell: (d) => (d.action === "recompute" ? percent(d.flops / Math.max(1, data.flops)) : "") },
   ];
-  const words = (d) => [d.action, WORDS[d.action], d.value, d.name, d.op, d.source, d.use, d.use_source, d.scope].join(" ");
+  const words = (d) => [d.action, WORDS[d.action], d.value, d.name, d.op, d.source, d.use, d.use_source, d.region, d.scope].join(" ");
   const table = sortable(columns, rows, { explain: explained, words, step: 25 });
   let action = null;
   const filter = h("input", { class: "filter", type: "search", placeholder: "Filter: line, operation, layer", "aria-label": "Filter decisions", oninput: again });
@@ -122,17 +122,17 @@ function decisions() {
 
 function residuals() {
   const computed = data.residuals.filter((r) => r.kind === "computed");
-  const rows = grouped(data.residuals, ["kind", "value", "op", "name", "source", "needed_by", "needed_by_source", "iterations", "fused"], ["bytes"])
+  const rows = grouped(data.residuals, ["kind", "value", "op", "name", "region", "source", "needed_by", "needed_by_source", "iterations", "fused"], ["bytes"])
     .sort((a, b) => (b.kind === "computed") - (a.kind === "computed"));
   const columns = [
     { name: "Bytes", num: true, sort: (r) => r.bytes, cell: (r) => bytes(r.bytes) },
     { name: "Value", class: "code", sort: (r) => r.value, cell: (r) => (r.count > 1 ? `${count(r.count)} × ` : "") + r.value + (r.iterations ? ` × ${plural(r.iterations, "step")}` : "") },
     { name: "Kind", class: "tight", sort: (r) => r.kind, cell: (r) => r.kind + (r.fused ? ", fused" : "") },
-    { name: "Made by", sort: (r) => r.op || r.name, cell: (r) => r.op || r.name },
+    { name: "Made by", sort: (r) => r.op || r.name, cell: (r) => made(r.op || r.name, r.region) },
     { name: "Line", sort: (r) => place(r.source), cell: (r) => line(r.source) },
     { name: "Needed by", wide: true, sort: (r) => r.needed_by, cell: (r) => [r.needed_by, r.needed_by_source ? [" ", line(r.needed_by_source)] : ""] },
   ];
-  const table = sortable(columns, rows, { words: (r) => [r.kind, r.value, r.op, r.name, r.source, r.scope, r.needed_by].join(" "), step: 40 });
+  const table = sortable(columns, rows, { words: (r) => [r.kind, r.value, r.op, r.name, r.source, r.region, r.scope, r.needed_by].join(" "), step: 40 });
   const filter = h("input", { class: "filter", type: "search", placeholder: "Filter: line, operation, kind", "aria-label": "Filter residuals", oninput() { table.filter(filter.value); } });
   section("Kept for the backward pass", `${plural(computed.length, "computed value")}, ${bytes(computed.reduce((sum, r) => sum + r.bytes, 0))}; arguments and constants are there anyway. Counted from the jaxpr: “fused” ones the compiler can compute inside their readers instead.`,
     h("div", { class: "bar" }, filter), table.element);
@@ -157,16 +157,16 @@ function outline(sizes) {
 
 function arena(title, found) {
   const groups = { ...Object.fromEntries(Object.keys(ROLES).map((r) => [r, { color: `--${r}`, hatched: r === "recomputed" }])), reserved: { color: "--rest" }, padding: { color: "--fixed" } };
-  const rows = grouped(found.occupants, ["op", "value", "source", "role"], ["bytes"]);
+  const rows = grouped(found.occupants, ["op", "value", "source", "role", "region"], ["bytes"]);
   const total = Math.max(1, found.temporaries_bytes), shares = Object.entries(found.by_role || {});
   const columns = [
     { name: "Bytes", num: true, sort: (o) => o.bytes, cell: (o) => bytes(o.bytes) },
     { name: "Value", class: "code", sort: (o) => o.value, cell: (o) => (o.count > 1 ? `${o.count} × ` : "") + o.value },
-    { name: "Made by", sort: (o) => o.op, cell: (o) => o.op || o.instruction || "—" },
+    { name: "Made by", sort: (o) => o.op, cell: (o) => made(o.op || o.instruction || "—", o.region) },
     { name: "Line", sort: (o) => place(o.source), cell: (o) => [line(o.source), o.inferred ? " (inferred)" : ""] },
     { name: "Why", class: "tight", sort: (o) => o.role, cell: (o) => h("span", { class: "tag" }, swatch(groups[o.role] || groups.other), o.role) },
   ];
-  const table = sortable(columns, rows, { words: (o) => [o.op, o.value, o.source, o.role].join(" "), step: 15 });
+  const table = sortable(columns, rows, { words: (o) => [o.op, o.value, o.source, o.role, o.region].join(" "), step: 15 });
   section(`Compiled arena at its peak: ${title}`, `${bytes(found.temporaries_bytes)} of temporaries, ${found.instrument}; beside them ${bytes(found.total_bytes - found.temporaries_bytes)} of arguments, results and constants. The parts add up to the arena; ${percent(found.attributed_bytes / total)} of it has a source line.`,
     (found.moments_bytes || []).length > 1 && [outline(found.moments_bytes), h("p", { class: "note" }, `Bytes alive over the ${count(found.moments_bytes.length)} instructions of the compiled schedule; the mark is the peak, which the parts below take apart.`)],
     h("div", { class: "shares", role: "img", "aria-label": shares.map(([role, size]) => `${role} ${bytes(size)}`).join(", ") }, shares.map(([role, size]) => h("i", { class: (groups[role] || groups.other).hatched ? "swatch hatched" : "", style: `width:${100 * size / total}%;height:auto;border-radius:0;background-color:var(${(groups[role] || groups.other).color})`, title: `${role} ${bytes(size)}` }))),
