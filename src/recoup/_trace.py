@@ -259,8 +259,7 @@ def _op(eqn: Any, reads: tuple[int, ...], writes: tuple[int, ...], sources: dict
         writes=writes,
         flops=_cost.eqn_flops(eqn),
         cost=_cost.price(eqn, fused=fusible and not dear),
-        # what a region keeps by name stays kept
-        pure=not (eqn.effects or name in NEVER_REPEATED or (name == "recoup_keep" and eqn.params["kept"])),
+        pure=not (eqn.effects or name in NEVER_REPEATED or _stays_kept(eqn)),
         fusible=fusible,
         heavy=heavy,
         dear=dear,
@@ -269,6 +268,11 @@ def _op(eqn: Any, reads: tuple[int, ...], writes: tuple[int, ...], sources: dict
         workspace_bytes=_workspace(eqn) if heavy else 0,
         detail=_detail(eqn),
     )
+
+
+def _stays_kept(eqn: Any) -> bool:
+    """What a region keeps because the user says so, by name or policy; its results have no name there."""
+    return eqn.primitive.name == "recoup_keep" and bool(eqn.params["kept"] and eqn.params["name"])
 
 
 def _workspace(eqn: Any) -> int:

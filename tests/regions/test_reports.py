@@ -12,6 +12,7 @@ from recoup import checkpoint, keep
 from recoup._report.page import packed
 from recoup._report.scopes import parts_of, region_names, region_of, region_scope, scope_path
 from recoup._report.text import WIDTH, listing, table
+from recoup._trace import trace
 from recoup.errors import BudgetError
 
 ROWS, WIDE = 128, 32
@@ -117,6 +118,21 @@ def test_plan(regions, tmp_path):
     says(recoup.Plan.load(tmp_path / "plan.json"), *NAMES)
 
 
+def test_only_what_the_user_keeps_is_a_constraint():
+    """By name or by policy; a region's own result is kept because it is cheap, and a plan may drop it."""
+
+    def pure(wrap, **options):
+        loss = lambda x, w: (wrap(lambda x: jnp.tanh(keep(x @ w, "up")))(x) ** 2).sum()
+        found = trace(jax.grad(loss), (shape(64, 32), shape(32, 32)), **options).program
+        return [op.pure for op in found.ops if op.name == "recoup_keep"]
+
+    assert pure(checkpoint) == [False]
+    assert pure(checkpoint, dissolve_regions=True) == [True] == pure(lambda f: f)
+    result = lambda x, w: (checkpoint(lambda x: jnp.tanh(x @ w))(x) ** 2).sum()
+    ops = trace(jax.grad(result), (shape(64, 32), shape(32, 32))).program.ops
+    assert [op.pure for op in ops if op.name == "recoup_keep"] == [True]
+
+
 def test_a_plan_that_changes_nothing_and_a_loop():
     says(recoup.plan(step, *args(3), budget="100%"), "runs as it is", *NAMES)
     plan = recoup.plan(scan_step, *scan_args(), budget="100%")
@@ -184,6 +200,13 @@ def test_lists_of_names_fold():
     assert text.endswith("block_19, and 10 more") and len(text.splitlines()) > 1
     assert listing("Regions", ["a"]) == "Regions: a"
     assert all(len(line) <= WIDTH for line in listing("Regions", ["x" * 200, "y\x1b\n" * 50]).splitlines())
+
+
+def test_lines_keep_their_numbers_where_cells_are_cut():
+    text = table(["line", "region"], [["a_long_file_name.py:123", "x" * 60]], width=40)
+    assert text.splitlines()[1].split()[0].endswith("py:123") and len(text.splitlines()[1]) <= 40
+    text = table(["line"], [["some_file.py:12 (function.<locals>.inner)"]], width=24)
+    assert text.splitlines()[1].split()[0] == "some_file.py:12"
 
 
 def test_empty_optional_columns_are_left_out():

@@ -12,7 +12,7 @@ from typing import TextIO
 
 WIDTH = 80
 
-_ENDS_MATTER = re.compile(r"/|:\d+( \(|$)")
+_ENDS_MATTER = re.compile(r"/|:\d+$")
 _BOLD, _DIM, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 
