@@ -207,10 +207,9 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
     while compiler.count < max(1, max_compiles - (near and first is None)):
         at = following(scale, start)
         if at is None:
-            at = ladder.steps.index(ladder.lowest())
+            at = ladder.lowest(start)
             # The model is over by no more than its own error: the lowest rung is worth a compilation.
-            low = ladder.steps[at].prediction.low.total_bytes * min(scale, 1.0)
-            if at < start or (low > 1.1 * limit and not scaled):
+            if at is None or (ladder.steps[at].prediction.low.total_bytes > 1.1 * limit and not scaled):
                 break
         rung = ladder.steps[at]
         extra = rung.extra_flops / max(traced.program.flops, 1.0)
@@ -257,7 +256,7 @@ def _infeasible(
     bound, where = lower_bound(ladder.traced.program, ladder.tradable())
     if on_each is not None:
         bound, where = on_each.fixed_bytes, "arguments and results on each device"
-    lowest = ladder.lowest()
+    lowest = ladder.steps[ladder.lowest() or 0]
     peak = lowest.prediction.peak
     top = f"; its peak is held by {peak[0].op} at {peak[0].source or 'no user line'}" if peak else ""
     if peak and peak[0].eqn >= 0 and (region := region_at(lowest.flat.eqns[peak[0].eqn])):

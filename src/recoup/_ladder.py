@@ -149,9 +149,10 @@ class Ladder:
             )
         return frozenset(found)
 
-    def lowest(self) -> Step:
-        """The rung with the smallest prediction."""
-        return min(self.steps, key=lambda step: step.predicted_bytes)
+    def lowest(self, start: int = 0) -> int | None:
+        """The rung with the smallest prediction among those from `start` on; None where there are none."""
+        rungs = range(start, len(self.steps))
+        return min(rungs, key=lambda k: self.steps[k].predicted_bytes, default=None)
 
 
 def build(traced: Traced, *, progress: Any = None) -> Ladder:

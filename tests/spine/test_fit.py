@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import recoup
+from recoup._ladder import Ladder
 from recoup.errors import BudgetError, BudgetSyntaxError, PlanError, SignatureError
 
 from .helpers import close, compiled, gpt, mlp, mlp_loss, normal, same, sgd, temporaries
@@ -506,3 +508,10 @@ assert {regions!r} == "respect" or found.plan.flops < respected
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=root, timeout=120
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_lowest_rung_of_those_that_are_left():
+    # Two rungs are predicted alike; the first compiled higher than that, the second is still to be tried.
+    steps = tuple(types.SimpleNamespace(predicted_bytes=size) for size in (90, 70, 40, 40, 60))
+    ladder = Ladder(steps, (), (), None)
+    assert [ladder.lowest(start) for start in range(6)] == [2, 2, 2, 3, 4, None]
