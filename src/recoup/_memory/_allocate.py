@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from recoup._memory._copies import ALIASES, definer, invariant, overwrites, updated
+from recoup._memory._copies import ALIASES, definer, inputs, invariant, overwrites, updated
 from recoup._memory._graph import Graph, Node
 from recoup._memory._heap import Plan, Step
 
@@ -259,7 +259,7 @@ def _write_over(c: Computation) -> None:
         b = buffers.get(id(node))
         if b is None or b.place is not None or b.handed or node.attrs == "kept":
             continue
-        for x in node.operands:
+        for x in inputs(node):
             o = buffers.get(id(behind_barriers(x)))
             if o is None or o.place is not None or o.handed or id(o) in taken:
                 continue
@@ -378,5 +378,5 @@ def _reads_only_in_place(b: Buffer, o: Buffer) -> bool:
     """Whether `b`'s operation may write over `o` wherever it reads it."""
     if b.home is None or b.home is not o.home:
         return False
-    reads = [x for x in b.node.operands if b.home.find(x) is o]
+    reads = [x for x in inputs(b.node) if b.home.find(x) is o]
     return bool(reads) and all(_may_overwrite(b, o, x) for x in reads)

@@ -20,7 +20,8 @@ def loop(low: Lowering, inits: list[Node], body: Graph, trips: int, *others: Gra
     node.bodies = [body, *others]
     if body.effects:
         low.g.effects.append(node)
-    return [low.g.new("gte", x.shape, x.dtype, (node,), i) for i, x in enumerate(inits)]
+    same = [out is param for out, param in zip(body.outputs, body.params, strict=True)]
+    return [x if same[i] else low.g.new("gte", x.shape, x.dtype, (node,), i) for i, x in enumerate(inits)]
 
 
 @rule("scan")

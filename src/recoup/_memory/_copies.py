@@ -166,7 +166,8 @@ def _read_copy(user: Node, param: Node, copy: Node) -> None:
     """Makes `user`, which reads `param` directly or under another name, read its copy."""
     for y in list(user.operands):
         chain = []
-        z = y
+        kept = y.attrs == "kept" and y is not copy  # a loop's own copy is one of this copy
+        z = y.operands[0] if kept else y
         while z is not param and z.op in ("reshape", "transpose"):
             chain.append(z)
             z = z.operands[0]
@@ -175,7 +176,10 @@ def _read_copy(user: Node, param: Node, copy: Node) -> None:
         new = copy
         for link_ in reversed(chain):
             new = Node(link_.op, link_.shape, link_.dtype, [new], link_.attrs, link_.eqn, link_.id)
-        _replace(user, y, new)
+        if kept:
+            y.operands = [new]
+        else:
+            _replace(user, y, new)
 
 
 def late(param: Node, new: Node, users: dict[int, list[Node]], place: dict[int, int]) -> bool:
@@ -195,10 +199,21 @@ def overwrites(node: Node, x: Node) -> bool:
     """Whether the node may write its result over `x`."""
     if updated(node) is x:
         return True
+    if node.op == "sort":
+        return x is node.operands[0]
+    if node.op == "gte" and node.operands[0].op == "sort":
+        return x is node.operands[0].operands[node.attrs]
     if node.fused is not None:
         read = node.fused.reads.get(x)
         return read is not None and read.in_place and x.nbytes == node.nbytes and x.shape == node.shape
     return node.op in ELEMENTWISE and node.op != "copy" and x.shape == node.shape and x.nbytes == node.nbytes
+
+
+def inputs(node: Node) -> list[Node]:
+    """What the operation that writes the node's buffer reads."""
+    if node.op == "gte" and node.operands[0].op == "sort":
+        return node.operands[0].operands
+    return node.operands
 
 
 def precede(nodes: list[Node], last: Node, place: dict[int, int]) -> bool:

@@ -59,7 +59,8 @@ def _loop(node: Node) -> bool:
         for x in _reached([*g.outputs, *g.effects]):
             if x.op == "parameter":
                 read.add(x.attrs)
-    for x in _reached(body.effects):
+    inner = [x for x in body.alive() if x.op == "while" and not x.attrs]
+    for x in _reached([*body.effects, *inner]):
         if x.op == "parameter":
             read.add(x.attrs)
     if not others:

@@ -65,6 +65,7 @@ class Graph:
         self.native_half = False  # whether bfloat16 is moved and multiplied as it is (see `_tables`)
         self.merges_constants = False  # whether x * 2.0 * 3.0 becomes x * 6.0
         self.sunk: set[Node] = set()  # transposes that arithmetic has moved below
+        self.moved: set[Node] = set()  # whose reshapes arithmetic has moved away
         self.entry = False  # whether it is the program itself, not a loop's body or a branch
         self.eqn = -1  # the top-level equation now being lowered
         self.called = False  # whether it is in a function that the program calls
@@ -214,6 +215,9 @@ def link(graph: Graph) -> None:
             if operand is not last and (not operand.users or operand.users[-1] is not node):
                 operand.users.append(node)
             last = operand
+    for node in graph.moved:  # the last reader took the place of the reshape, which came first
+        if len(node.users) > 1:
+            node.users.insert(0, node.users.pop())
 
 
 def remove_user(x: Node, user: Node) -> None:

@@ -86,6 +86,7 @@ def _reshaped(node: Node) -> Shape | None:
 
 def _below(g: Graph, x: Node, inner: Shape) -> Node:
     if x.op == "reshape":
+        g.moved.add(x.operands[0])
         return x.operands[0]
     return rules.broadcast(g, x if not x.shape else x.operands[0], inner, ())
 

@@ -256,6 +256,7 @@ def elementwise(g: Graph, op: str, dtype: str, args: tuple[Node, ...], attrs: An
         return sunk
     if any(map(is_unit_reshape, args)) and all(is_unit_reshape(a) or is_scalar_like(a) for a in args):
         inner = tuple([a.operands[0] if a.op == "reshape" else a for a in args])
+        g.moved.update(a.operands[0] for a in args if a.op == "reshape")
         return g.add("reshape", shape, dtype, (elementwise(g, op, dtype, inner, attrs),))
     if len(args) == 2 and args[0] is not args[1] and all(a.op == "broadcast" and a.attrs for a in args):
         a, b = args

@@ -25,7 +25,10 @@ def _rows(low: Lowering, eqn: Any, indices: Node, batching: tuple[int, ...]) -> 
         parts = [low.g.add("iota", lead, indices.dtype, (), d) for d in range(min(len(batching), len(lead)))]
         both = (*lead, columns)
         indices = low.g.add("concatenate", both, indices.dtype, (*parts, indices), len(both) - 1)
-    return rules.reshape(low.g, indices, squeeze((n, columns))), n
+    found = rules.reshape(low.g, indices, squeeze((n, columns)))
+    if found is indices and columns == 1:  # their last dimension, of size 1, was added by a reshape
+        found = low.g.add("reshape", indices.shape, indices.dtype, (indices,))
+    return found, n
 
 
 @rule("gather")
