@@ -114,7 +114,7 @@ class Residuals(Reported):
                 note(f"{_FUSED.strip()} expected inside its readers: {format_bytes(self.fused_bytes)}")
             )
         if any(item.duplicate for item in computed):
-            lines.append(note(f"{_DUPLICATE.strip()} stacked a second time by the same loop"))
+            lines.append(note(f"{_DUPLICATE.strip()} the elements of another value here, or of an argument"))
         given = len(self.items) - len(computed)
         if given:
             lines.append(

@@ -89,7 +89,31 @@ def test_a_value_returned_twice_counts_once():
     found = recoup.residuals(loss, jnp.ones((8,)), jnp.ones((5, 8)))
     rows = [item for item in found.items if item.iterations and item.op == "add"]
     assert [item.bytes for item in rows if not item.duplicate] == [160]  # JAX itself stacks it once
-    assert ("= stacked a second time" in str(found)) == any(item.duplicate for item in rows)
+
+
+def test_the_same_elements_in_another_layout_are_marked():
+    def loss(w, x):
+        h = jnp.tanh(x @ w)
+        return jnp.sum(jnp.sin(h @ w) * 2) + jnp.sum(jnp.sin(h.T @ x)) + jnp.sum(jnp.cos(x.T @ h))
+
+    found = recoup.residuals(loss, jnp.ones((8, 8)), jnp.ones((4, 8)))
+    marked = [item for item in found.items if item.duplicate]
+    assert {item.op for item in marked} == {"transpose"} and {item.bytes for item in marked} == {128}
+    assert "= the elements of another value" in str(found)
+    assert found.to_dict()["items"][found.items.index(marked[0])]["duplicate"]
+
+
+def test_rows_with_the_same_elements_are_marked():
+    def loss(w, xs):
+        def cell(h, x):
+            y = jnp.tanh(h @ w + x)
+            return y, jnp.sum(jnp.sin(y @ w)) + jnp.sum(jnp.sin(y.T @ x))
+
+        return jnp.sum(jax.lax.scan(cell, xs[0], xs)[1])
+
+    found = recoup.residuals(loss, jnp.ones((8, 8)), jnp.ones((5, 4, 8)))
+    marked = [item for item in found.items if item.duplicate]
+    assert marked and all(item.op == "transpose" and item.iterations == 5 for item in marked)
 
 
 def test_what_the_compiler_fuses_away_is_marked():

@@ -18,6 +18,12 @@ from recoup._report.scopes import region_of, under
 from recoup._trace import to_program
 
 _KINDS = {"computed": 0, "argument": 1, "constant": 2}
+# Operations whose result has the elements of their only operand; barriers, of each of their operands.
+_SAME = frozenset({
+    "copy", "copy_p", "expand_dims", "name", "recoup_keep", "reshape", "squeeze", "stop_gradient",
+    "transpose",
+})  # fmt: skip
+_BARRIERS = frozenset({"optimization_barrier", "recoup_barrier"})
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,8 @@ class Residual:
       iterations: of the loops that stack it, all together; 0 outside loops.
       fused: the memory model expects that the compiler computes it inside its readers and keeps no copy.
       path: the loops around it, outermost first, such as ("scan of 50 at rnn.py:12",).
-      duplicate: the same loop stacks the same value for another residual of this list too.
+      duplicate: the same elements as an argument or as another residual of this list (of the same loop),
+        reshaped, transposed or passed on unchanged.
     """
 
     bytes: int
@@ -101,6 +108,24 @@ class _Search:
         self.flat, self.program, self.path = flat, program, path
         self._stacks: dict[int, _Stack] = {}
         self._kept: list[tuple[bool, ...]] | None = None
+        self._made: dict[Any, tuple[Any, int]] = {
+            var: (eqn, k) for eqn in flat.eqns for k, var in enumerate(eqn.outvars)
+        }
+        self._given = frozenset(flat.invars)
+        self.vars = [*flat.constvars, *flat.invars, *(var for eqn in flat.eqns for var in eqn.outvars)]
+
+    def origin(self, var: Any) -> Any:
+        """The variable whose elements this one has."""
+        while var in self._made:
+            eqn, k = self._made[var]
+            name = eqn.primitive.name
+            if name not in _BARRIERS and not (name in _SAME and len(eqn.invars) == 1):
+                break
+            operand = eqn.invars[k if name in _BARRIERS else 0]
+            if isinstance(operand, _compat.Literal):
+                break
+            var = operand
+        return var
 
     def run(self, given: int | None = None) -> list[Residual]:
         program = self.program
@@ -156,11 +181,14 @@ class _Search:
         made = program.maker(v)
         found = replace(found, op=made.name, source=made.source, scope=op.scope)
         if op.name != "scan":
-            return replace(found, fused=self._fused(value.producer, position))
+            same = self.origin(self.vars[v])
+            duplicate = (-1, same) in seen or (same in self._given and same is not self.vars[v])
+            seen.add((-1, same))
+            return replace(found, fused=self._fused(value.producer, position), duplicate=duplicate)
         row = self._stack(value.producer).row(position)
         if row is None:
             return found
-        key = (value.producer, row.var)
+        key = (value.producer, row.same)
         duplicate = key in seen
         seen.add(key)
         return replace(
@@ -190,9 +218,12 @@ class _Search:
 
 @dataclass(frozen=True)
 class _Row:
-    """What made a row of a stacked result; `iterations` and `path` of the loops inside the loop included."""
+    """What made a row of a stacked result; `iterations` and `path` of the loops inside the loop included.
 
-    var: Any
+    `same` is the variable of the body whose elements the row has.
+    """
+
+    same: Any
     value: str
     op: str
     source: str
@@ -217,8 +248,7 @@ class _Stack:
         if self._search is None:
             body = flatten(self._scan.body)
             self._search = _Search(body, to_program(body))
-            known = [*body.constvars, *body.invars, *(v for e in body.eqns for v in e.outvars)]
-            self._index = {var: i for i, var in enumerate(known)}
+            self._index = {var: i for i, var in enumerate(self._search.vars)}
         search, length = self._search, self._scan.length
         var = search.flat.outvars[position]
         if isinstance(var, _compat.Literal):
@@ -232,9 +262,9 @@ class _Stack:
             if inner is not None:
                 path = (search._loop(value.producer), *inner.path)
                 scope = under(op.scope, inner.scope)
-                return replace(inner, var=var, scope=scope, iterations=length * inner.iterations, path=path)
+                return replace(inner, same=var, scope=scope, iterations=length * inner.iterations, path=path)
         made = search.program.maker(self._index[var])
-        return _Row(var, value.text, made.name, made.source, op.scope, value.name, length, ())
+        return _Row(search.origin(var), value.text, made.name, made.source, op.scope, value.name, length, ())
 
     def _given(self, var: Any, text: str) -> _Row:
         """A row that the body was given: a carry, whose line is where the next one is made, or an operand."""
