@@ -27,7 +27,8 @@ def markdown(whole: Row) -> str:
         "`kept` marks by-hand points compiled with the option that keeps optimization barriers (needed",
         "before JAX 0.12); without it they are what a user of plain `jax.jit` gets. Equality is of every",
         "output: `bits`, or the largest distance to a float64 run of the same step over plain's own (each",
-        "the largest of three runs at neighbouring arguments).",
+        "the largest of three runs at neighbouring arguments; of two where it says `j`: at the third the",
+        "derivative jumps, between two inputs of a maximum that are equal but for rounding).",
         "",
         "## What was asked, and what came out",
         "",
@@ -68,7 +69,7 @@ def _variant_line(row: Row, plain: Row) -> str:
     if row.get("feasible") is False:
         cells = [_name(row), budget, "cannot be met", "", "", "", "", f"{row['fit_seconds']:.1f} s"]
     else:
-        equal = "bits" if row["equal"] else f"{row['ratio_to_float64']:.2f}"
+        equal = "bits" if row["equal"] else f"{row['ratio_to_float64']:.2f}{' j' if row.get('jumps') else ''}"
         seconds = row["fit_seconds"] if row["kind"] == "recoup" else row["compile_seconds"]
         cells = [
             _name(row),

@@ -30,6 +30,8 @@ MIB = 2**20
 ROOT = str(Path(__file__).resolve().parent.parent) + os.sep  # results name no place of this machine
 PAGE_BYTES = 4096
 SHARES = (0.7, 0.5, 0.3)
+NEAR = (1.0, 1 + 2.0**-7, 1 - 2.0**-7)  # factors of the arguments at which outputs are compared
+JUMP = 100.0  # times as far from float64 as plain: not rounding
 
 Row = dict[str, Any]
 
@@ -56,6 +58,13 @@ class Bench:
             if self.exact_outputs is None:
                 self.exact_outputs = _float64_outputs(self.entry, self.scale)
             found = distance(self.plain_outputs, outputs, self.exact_outputs)
+            if (found.ratio or 0.0) > JUMP:
+                # A derivative that jumps (max pooling, where two inputs are equal but for rounding) puts one
+                # program on the other side at one of the three points; a wrong one is wrong at all of them.
+                three = (self.plain_outputs, outputs, self.exact_outputs)
+                left = [distance(*(_without(k, tree) for tree in three)) for k in range(len(NEAR))]
+                found = min(left, key=lambda d: d.ratio or 0.0)
+                row["jumps"] = True
         row |= {
             "equal": found.equal,
             "ulps": found.ulps,
@@ -243,7 +252,7 @@ def _near(run: Callable[..., Any], args: Sequence[Any]) -> list[tuple[str, np.nd
         return (narrow * jnp.asarray(by, narrow.dtype)).astype(x.dtype)
 
     found = []
-    for by in (1.0, 1 + 2.0**-7, 1 - 2.0**-7):
+    for by in NEAR:
         near = jax.tree.map(lambda x, by=by: scaled(x, by), tuple(args)) if by != 1.0 else args
         found.append(to_numpy(jax.block_until_ready(run(*near))))
     return [(path, np.stack([outputs[i][1] for outputs in found])) for i, (path, _) in enumerate(found[0])]
@@ -271,3 +280,7 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
     began = time.perf_counter()
     result = call()
     return result, time.perf_counter() - began
+
+
+def _without(k: int, outputs: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:
+    return [(path, np.delete(runs, k, axis=0)) for path, runs in outputs]
