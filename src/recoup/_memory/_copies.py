@@ -147,7 +147,8 @@ def insert_copies(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
                     ]
                 if not body and not any(u is d or precede([u], d, place) for u in readers):
                     # nothing makes the new value wait for the copy: it is moved in when both are there
-                    g.outputs[k] = _copy(x)
+                    moved = g.outputs[k] = _copy(x)
+                    moved.after = copy
         elif d.op in ("constant", "parameter") or id(d) in taken:
             g.outputs[k] = _copy(x)
         taken.add(id(d))

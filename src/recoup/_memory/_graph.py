@@ -26,8 +26,8 @@ class Node:
     """One instruction: an operation, its result's shape and dtype, its operands and its users."""
 
     __slots__ = (
-        "attrs", "bodies", "called", "dtype", "eqn", "fused", "id", "nbytes", "op", "operands", "shape",
-        "size", "users",
+        "after", "attrs", "bodies", "called", "dtype", "eqn", "fused", "id", "nbytes", "op", "operands",
+        "shape", "size", "users",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,7 @@ class Node:
         self.users: list[Node] = []
         self.bodies: list[Graph] = []
         self.fused: Any = None
+        self.after: Node | None = None  # what must run before, though its result is not read
         self.called = False  # whether a function that the program calls made it
 
     def __repr__(self) -> str:
@@ -175,12 +176,12 @@ def post_order(outputs: list[Node]) -> list[Node]:
     for root in outputs:
         if root in done:
             continue
-        stack = [(root, iter(root.operands))]
+        stack = [(root, iter(root.operands if root.after is None else [root.after, *root.operands]))]
         while stack:
             node, operands = stack[-1]
             for x in operands:
                 if x not in done:
-                    stack.append((x, iter(x.operands)))
+                    stack.append((x, iter(x.operands if x.after is None else [x.after, *x.operands])))
                     break
             else:
                 stack.pop()
