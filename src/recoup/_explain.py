@@ -24,8 +24,8 @@ from recoup._planner.layout import layout
 from recoup._planner.machine import execute
 from recoup._planner.mincut import Cut
 from recoup._program import Program, Value
-from recoup._report.scopes import under
 from recoup._rewrite import rewrite
+from recoup._scopes import under
 from recoup._trace import NEVER_REPEATED, Traced, to_program
 from recoup._verify import verify
 from recoup.errors import PlanError

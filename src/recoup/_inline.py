@@ -15,7 +15,7 @@ from typing import Any
 from recoup import _compat
 from recoup._barrier import FENCE
 from recoup._compat import DropVar, Literal, Var
-from recoup._report.scopes import region_scope
+from recoup._scopes import region_scope
 
 _CALLS = {
     "jit": "jaxpr",

@@ -17,8 +17,8 @@ from recoup._report.advice import Advice
 from recoup._report.of_plan import plan_picture, regions_note
 from recoup._report.picture import Picture
 from recoup._report.reported import Reported
-from recoup._report.scopes import region_names, region_of
 from recoup._report.text import format_bytes, format_percent, heading, table
+from recoup._scopes import region_names, region_of
 from recoup.errors import PlanError
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from recoup._memory import Life, Point, Prediction
 from recoup._memory._copies import ALIASES
 from recoup._program import Program
 from recoup._report.picture import Buffer, Op, Strip
-from recoup._report.scopes import parts_of, region_names, region_of, region_scope
 from recoup._rewrite import RECOMPUTE_SCOPE
+from recoup._scopes import parts_of, region_names, region_of, region_scope
 from recoup._trace import _text as type_text
 from recoup._trace import to_program
 

@@ -10,8 +10,8 @@ import pytest
 import recoup
 from recoup import checkpoint, keep
 from recoup._report.page import packed
-from recoup._report.scopes import parts_of, region_names, region_of, region_scope, scope_path
 from recoup._report.text import WIDTH, listing, table
+from recoup._scopes import parts_of, region_names, region_of, region_scope, scope_path
 from recoup._trace import trace
 from recoup.errors import BudgetError
 

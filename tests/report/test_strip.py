@@ -7,7 +7,7 @@ import pytest
 import recoup
 from recoup import _memory
 from recoup._report.picture import ROLES
-from recoup._report.scopes import parts_of, scope_path
+from recoup._scopes import parts_of, scope_path
 from recoup._strip import phases_of, strip
 from recoup._trace import trace
 from tests.report.samples import mlp_args, mlp_step, scan_args, scan_step, shape

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from recoup._instruments.reading import Reading, Result, place
-from recoup._report.scopes import region_of
 from recoup._report.text import format_bytes, format_percent, heading, note, table
+from recoup._scopes import region_of
 
 INSTRUMENT = "compiled (buffer assignment)"
 # Why a buffer is there, in the order of reports.

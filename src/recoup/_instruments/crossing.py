@@ -14,7 +14,7 @@ from typing import Any
 from recoup import _compat, _cost, _memory
 from recoup._inline import Flat, flatten
 from recoup._program import Program
-from recoup._report.scopes import region_of, under
+from recoup._scopes import region_of, under
 from recoup._trace import to_program
 
 _KINDS = {"computed": 0, "argument": 1, "constant": 2}

@@ -17,8 +17,8 @@ from recoup._compiling import Fitted
 from recoup._instruments.hlo import Instruction, Module, parse_module
 from recoup._instruments.reading import Reading, Result, place
 from recoup._instruments.subject import prepare
-from recoup._report.scopes import region_of
 from recoup._report.text import heading, note, table
+from recoup._scopes import region_of
 
 INSTRUMENT = "recomputed (optimized program)"
 HEAVY = frozenset(["dot", "convolution", "custom-call", "sort", "while", "fft", "cholesky", "scatter"])

@@ -23,7 +23,7 @@ from recoup import _compat
 from recoup._barrier import barrier_p, barrier_params
 from recoup._regions import jaxprs, marking
 from recoup._regions.names import diagnostic_p, saveable
-from recoup._report.scopes import region_scope
+from recoup._scopes import region_scope
 from recoup.errors import EmptyRegionError
 
 FORWARD = "forward"
