@@ -46,12 +46,13 @@ class Survivor:
 
 @dataclass(frozen=True)
 class Score:
-    """One module. `mutants` could be made, `run` were, `killed` of those."""
+    """One module: mutants that could be made, that were run, and killed; `timed_out` of them by the limit."""
 
     module: str
     mutants: int
     run: int
     killed: int
+    timed_out: int
     seconds: float
     survivors: tuple[Survivor, ...]
 
@@ -91,7 +92,7 @@ def score(module: str, sample: int, seed: int, copy: Path) -> Score:
         skipped = WorkResult(worker_outcome=WorkerOutcome.SKIPPED)
         work.set_multiple_results([i.job_id for i in work.work_items if i.job_id not in chosen], skipped)
     run(*tool, "exec", config.name, session.name)
-    survivors, killed = [], 0
+    survivors, killed, timed_out = [], 0, 0
     with use_db(session, WorkDB.Mode.open) as work:
         for item, result in work.completed_work_items:
             if item.job_id not in chosen:
@@ -102,10 +103,13 @@ def score(module: str, sample: int, seed: int, copy: Path) -> Score:
                 survivors.append(Survivor(mutation.start_pos[0], mutation.operator_name, diff))
             elif result.test_outcome == TestOutcome.KILLED:
                 killed += 1
+                timed_out += result.output == "timeout"
             else:
                 raise RuntimeError(f"a mutant of {module} could not be run: {result.output}")
     survivors.sort(key=lambda s: (s.line, s.operator, s.diff))
-    return Score(module, len(items), len(chosen), killed, round(time.monotonic() - start), tuple(survivors))
+    return Score(
+        module, len(items), len(chosen), killed, timed_out, round(time.monotonic() - start), tuple(survivors)
+    )
 
 
 def _place(mutation: Any) -> tuple[Any, ...]:
@@ -120,14 +124,16 @@ def table(pages: list[dict[str, Any]]) -> str:
         "",
         "Made by `python -m benchmarks.mutants` (cosmic-ray; its first lines say how).",
         "",
-        "| module | mutants | run | killed | score | seconds |",
-        "|---|---|---|---|---|---|",
+        "| module | mutants | run | killed | by the time limit | score | seconds |",
+        "|---|---|---|---|---|---|---|",
     ]
     for s in scores:
-        cells = f"`{s['module']}`", s["mutants"], s["run"], s["killed"], f"{s['killed'] / s['run']:.0%}"
+        counts = s["mutants"], s["run"], s["killed"], s["timed_out"]
+        cells = f"`{s['module']}`", *counts, f"{s['killed'] / s['run']:.0%}"
         lines.append(f"| {' | '.join(map(str, cells))} | {s['seconds']:.0f} |")
     ran, killed = sum(s["run"] for s in scores), sum(s["killed"] for s in scores)
-    lines += [f"| all | {sum(s['mutants'] for s in scores)} | {ran} | {killed} | {killed / ran:.0%} | |", ""]
+    made = sum(s["mutants"] for s in scores)
+    lines += [f"| all | {made} | {ran} | {killed} | | {killed / ran:.0%} | |", ""]
     lines += ["## Survivors"]
     for s in scores:
         for one in s["survivors"]:

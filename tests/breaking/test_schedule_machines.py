@@ -95,6 +95,10 @@ def test_the_numbers_of_the_solver_checker() -> None:
     assert (found.cost, found.profile.tolist()) == (9, [5, 12, 12, 8])
     with pytest.raises(PlanError, match=r"step 1 \(operation 1\) holds 12 bytes, over the budget of 11"):
         check(graph, [0, 1, 2], 11)
+    with pytest.raises(PlanError, match=r"step 1 \(operation 1\) holds 12 bytes, over the budget of 5"):
+        check(graph, [0, 1, 2], 5)  # step 0 holds exactly 5
+    with pytest.raises(PlanError, match=r"step 0 computes operation 3, and the graph has operations 0 to 2$"):
+        check(graph, [3])
     with pytest.raises(PlanError, match="operation 2 never runs: the schedule ends after step 1"):
         check(graph, [0, 1])
     with pytest.raises(PlanError, match="step 1 computes operation 2 before its operand 0"):

@@ -50,7 +50,7 @@ def read(kind: str, data: bytes) -> Any:
         assert str(error).startswith("[E-INSTR-001]")
         return None
     finally:
-        assert time.perf_counter() - start < 10
+        assert time.perf_counter() - start < 30
 
 
 @pytest.mark.parametrize("kind", READERS)

@@ -165,7 +165,7 @@ def test_huge_and_odd_files_are_refused_quickly(kind: str, directory: Path) -> N
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert time.perf_counter() - start < 10
+    assert time.perf_counter() - start < 30
     assert peak < 40 * 2**20 + 8 * size
 
 
