@@ -140,6 +140,22 @@ def pairs(x: Any, w: Any) -> Any:
     return jnp.dot(g, w), top + 1.0, where
 
 
+def first(x: Any, w: Any) -> Any:
+    """The first result is read in the second epoch and in the third."""
+    h = jnp.dot(x, w)
+    m = jnp.dot(jnp.sin(x), w) * h
+    return jnp.dot(m, w) + h
+
+
+def vectors(x: Any, w: Any, b: Any) -> Any:
+    """A vector that is spread late, and one that is spread early too."""
+    spread = lambda v, rows: lax.broadcast_in_dim(v, (rows, 32), (1,))
+    c, d = jnp.sin(b), jnp.cos(b)
+    e = jnp.tan(d)
+    g = jnp.dot(jnp.dot(x, w) * spread(c, 64), w)
+    return jnp.dot(g, w * spread(c, 32)) * spread(d, 64), e
+
+
 CASES = (Path(__file__).parent / "rewritten.txt").read_text(encoding="utf-8").split("\n\n")
 
 
@@ -148,7 +164,7 @@ def test_a_schedule_becomes(case: str) -> None:
     _, given, schedule, *expected = case.strip().splitlines()
     name, args, rest = re.fullmatch(r"(\w+)\((.*)\) (.*)", given).groups()
     numbers = {key: [int(n) for n in row.split()] for key, row in re.findall(r"(\w+) ([-\d ]+)", rest)}
-    fun = {f.__name__: f for f in (chain, waves, clipped, scaled, twice, pairs)}[name]
+    fun = {f.__name__: f for f in (chain, waves, clipped, scaled, twice, pairs, first, vectors)}[name]
     found = rewritten(
         fun,
         [ARRAYS[arg] for arg in args.split(", ")],
