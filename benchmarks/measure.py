@@ -21,6 +21,7 @@ import numpy as np
 
 import recoup
 from benchmarks.agreement import distance, to_numpy
+from benchmarks.frontier_table import PAGE_BYTES
 from benchmarks.zoo import POLICIES, Entry
 from recoup import _cost, _memory
 from recoup._barrier import FENCE_OPTIONS
@@ -28,7 +29,6 @@ from recoup._compat import BARRIERS_NEED_OPTION
 
 MIB = 2**20
 ROOT = str(Path(__file__).resolve().parent.parent) + os.sep  # results name no place of this machine
-PAGE_BYTES = 4096
 SHARES = (0.7, 0.5, 0.3)
 NEAR = (1.0, 1 + 2.0**-7, 1 - 2.0**-7)  # factors of the arguments at which outputs are compared
 JUMP = 100.0  # times as far from float64 as plain: not rounding

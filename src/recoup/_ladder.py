@@ -191,7 +191,7 @@ def build(traced: Traced, *, progress: Any = None) -> Ladder:
     return Ladder((plain, *_spaced(front)), tuple(pairs), tuple(bodies), traced)
 
 
-def loop_choices(pairs: Sequence[Pair | Body], limit: int = 18) -> list[tuple[int, ...]]:
+def loop_choices(pairs: Sequence[Pair | Body], limit: int = 40) -> list[tuple[int, ...]]:
     """Trades for all loops together, from "as they are" down.
 
     At each step the one that frees most for its cost moves on.
