@@ -73,7 +73,7 @@ COVERAGE := COVERAGE_FILE=build/coverage/data $(BIN)/python -m coverage
 coverage: $(STAMP)
 	mkdir -p build/coverage && $(COVERAGE) erase
 	$(COVERAGE) run $(PYTEST) tests/solve tests/spine tests/loops tests/memory tests/regions tests/report \
-	  tests/breaking tests/fuzz tests/programs tests/frameworks tests/instruments
+	  tests/breaking tests/fuzz tests/programs tests/frameworks tests/instruments tests/cli
 	$(COVERAGE) run $(PYTEST) -p tests.pure $(PLAIN_TESTS)
 	$(COVERAGE) combine -q && $(COVERAGE) json -q -o build/coverage/data.json
 	$(BIN)/python -m benchmarks.covered build/coverage/data.json
