@@ -76,7 +76,9 @@ class Layer:
 
 
 @pytest.mark.parametrize(
-    "fun", [Layer(W), functools.partial(layer, w=W), functools.partial(Layer(W)), jnp.tanh], ids=str
+    "fun",
+    [Layer(W), functools.partial(layer, w=W), functools.partial(Layer(W)), jnp.tanh],
+    ids=["object", "partial function", "partial object", "jitted"],
 )
 def test_any_callable_is_a_region(fun: Any) -> None:
     region = recoup.checkpoint(fun)
