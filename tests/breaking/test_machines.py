@@ -128,7 +128,7 @@ def test_a_draw_with_another_key_is_caught() -> None:
     # another key that exists by then
     written = {v for e in flat.eqns[: again[0]] for v in e.outvars} | set(flat.invars)
     other = next(k for k in keys if k is not mine and k in written and k not in aliases(flat, mine))
-    with pytest.raises(PlanError, match=r"another value: random_bits at .*test_machines\.py"):
+    with pytest.raises(PlanError, match=r"another value: \w+ at .*test_machines\.py"):
         verify(step.variant.flat, mutated(flat, again[0], invars=[other]), NEVER_REPEATED)
 
 
@@ -158,15 +158,6 @@ def test_a_repeated_or_a_lost_effect_is_caught() -> None:
             verify(step.variant.flat, wrong, NEVER_REPEATED)
     with pytest.raises(PlanError):
         verify(step.variant.flat, replace(flat, eqns=tuple(swapped)), NEVER_REPEATED)
-    # the last one lost, and all of them; each side's operations are named in order
-    five, four = (", ".join(["debug_callback"] * n) for n in (5, 4))
-    for gone, left in (at[-1:], four), (at, "nothing"):
-        some = replace(flat, eqns=tuple(e for i, e in enumerate(flat.eqns) if i not in gone))
-        with pytest.raises(PlanError, match=f"run as {left} in the rewritten program, for {five} in the"):
-            verify(step.variant.flat, some, NEVER_REPEATED)
-    bare = replace(flat, eqns=tuple(e for i, e in enumerate(flat.eqns) if i not in at))
-    with pytest.raises(PlanError, match=f"run as {five} in the rewritten program, for nothing in the"):
-        verify(bare, flat, NEVER_REPEATED)
 
 
 def test_a_value_read_before_it_is_written_or_written_twice_is_caught() -> None:
@@ -251,9 +242,6 @@ def test_a_lost_result_is_caught() -> None:
     outs = step.flat.outvars
     with pytest.raises(PlanError, match=r"result 0 .* another value"):
         verify(step.variant.flat, replace(step.flat, outvars=(outs[1], *outs[1:])), NEVER_REPEATED)
-    with pytest.raises(ValueError, match="zip"):  # fewer results are not fewer comparisons
-        verify(step.variant.flat, replace(step.flat, outvars=outs[:-1]), NEVER_REPEATED)
-    verify(step.variant.flat, replace(step.flat, invars=(*step.flat.invars,)), NEVER_REPEATED)
     unknown = Var(outs[0].aval)
     with pytest.raises(PlanError, match="the result reads"):
         verify(step.variant.flat, replace(step.flat, outvars=(unknown, *outs[1:])), NEVER_REPEATED)
