@@ -377,7 +377,7 @@ def test_save_load_and_apply(tmp_path: Path):
     plan.save(path, force=True)
     loaded = recoup.Plan.load(path)
     assert loaded == plan
-    near = int(1.05 * plan.budget_bytes)  # the plan's own size is a prediction
+    near = int(1.1 * plan.budget_bytes)  # the plan's own size is a prediction
     for given in (path, str(path), loaded):
         found = recoup.fit(step, *args, plan=given, budget=near)
         assert found.compiles == 1 and found.plan == plan
@@ -392,7 +392,7 @@ def test_a_plan_of_replanned_regions_applies_without_saying_so(tmp_path: Path):
     step, args = regions_step(), base()[1]
     plan = recoup.plan(step, *args, budget="75%", regions="replan")
     plan.save(tmp_path / "regions.json")
-    near = int(1.05 * plan.budget_bytes)  # the plan's own size is a prediction
+    near = int(1.1 * plan.budget_bytes)  # the plan's own size is a prediction
     found = recoup.fit(step, *args, plan=tmp_path / "regions.json", budget=near)
     assert 0 < found.memory.total_bytes <= near and found.plan == plan
     close(jax.jit(step)(*args), found(*args), 16)
@@ -405,7 +405,7 @@ def test_a_plan_of_loops_applies(tmp_path: Path):
     plan = recoup.plan(step, *args, budget="75%")
     assert plan.loops
     plan.save(tmp_path / "loops.json")
-    near = int(1.05 * plan.budget_bytes)
+    near = int(1.1 * plan.budget_bytes)
     found = recoup.fit(step, *args, plan=tmp_path / "loops.json", budget=near)
     assert 0 < found.memory.total_bytes <= near
     close(jax.jit(step)(*args), found(*args), 64)
