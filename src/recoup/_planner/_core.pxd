@@ -31,6 +31,5 @@ cpdef int cheapest(
 
 @cython.locals(
     starts=int[::1], ids=int[::1], cost=double[::1], steps=int, count=int, made=int[::1], uses=int[::1],
-    user=int[::1], again=cython.uchar[::1], op=int, step=int, e=int, source=int, at=int)
-cpdef repeats_worth(
-    tables, int[::1] schedule, double[::1] gain, int[::1] early_read, int[::1] last, double[::1] saved)
+    user=int[::1], again=cython.uchar[::1], gain=double[::1], op=int, step=int, e=int, source=int, at=int)
+cpdef repeats_worth(tables, int[::1] schedule, int[::1] early_read, int[::1] last, double[::1] saved)

@@ -2,8 +2,8 @@
 
 They run some hundred times for every plan, so they work on flat arrays of machine integers. This file is
 the only implementation: Python when no compiler was there at installation, otherwise compiled by Cython with
-the C types of `_core.pxd`, with the same results. `options`, `assign`, `machine`
-and `restore` say what they compute.
+the C types of `_core.pxd`, with the same results. `options`, `assign`, `machine` and `restore` say what
+they compute.
 Limits: 32-bit indices.
 """
 
@@ -255,7 +255,6 @@ def cheapest(
 def repeats_worth(
     tables: Tables,
     schedule: "array[int]",
-    gain: "array[float]",
     early_read: "array[int]",
     last: "array[int]",
     saved: "array[float]",
@@ -265,10 +264,9 @@ def repeats_worth(
     Args:
       tables: the program.
       schedule: operation indices.
-      gain: filled, for each step, with the cost that goes if it need not run.
       early_read: filled, for each operation, with the last step that reads its first computation, or -1.
       last: filled with its last repeat, or -1.
-      saved: filled with the gain of all its repeats.
+      saved: filled with the cost that goes if none of its repeats need run.
     """
     starts, ids, cost = tables.starts, tables.ids, tables.cost
     steps = len(schedule)
@@ -277,6 +275,7 @@ def repeats_worth(
     uses = array("i", bytes(4 * (steps + 1)))
     user = array("i", bytes(4 * (steps + 1)))
     again = bytearray(steps + 1)
+    gain = array("d", bytes(8 * (steps + 1)))  # the cost that goes if a step need not run
     for op in range(count):
         early_read[op] = -1
         last[op] = -1

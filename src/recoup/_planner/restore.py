@@ -96,10 +96,9 @@ def _fitting(
 ) -> list[int]:
     """Values to keep, the best first, such that each fits along its interval on top of those before it."""
     ops, values, tables = program.ops, program.values, program.tables
-    steps = len(schedule)
-    gain, early_read = array("d", bytes(8 * steps)), array("i", bytes(4 * len(ops)))
-    last, saved = array("i", bytes(4 * len(ops))), array("d", bytes(8 * len(ops)))
-    repeats_worth(tables, array("i", schedule), gain, early_read, last, saved)
+    early_read, last = array("i", bytes(4 * len(ops))), array("i", bytes(4 * len(ops)))
+    saved = array("d", bytes(8 * len(ops)))
+    repeats_worth(tables, array("i", schedule), early_read, last, saved)
     candidates = []
     for index in np.flatnonzero(np.asarray(last) >= 0).tolist():
         size = sum(values[v].bytes for v in ops[index].writes if v in keepable)
