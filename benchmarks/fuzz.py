@@ -14,8 +14,9 @@ than the compiler's own rounding explains, both programs are evaluated one opera
 (`benchmarks.literal`): equal bits there mean that the rewriting is right and the program amplifies rounding
 (a comparison that flips); anything else is a failure, which is shrunk to a short program and printed.
 
-Three programs of four are compiled without LLVM's optimizations, which take most of the time and change
-neither what is fused nor what is allocated. In "tiny" and "small" programs values of any size are
+Compiling takes most of the time. So a rung that several budgets of a program arrive at is compiled once, and
+three programs of four are compiled without LLVM's optimizations, which change neither what is fused nor what
+is allocated. In "tiny" and "small" programs values of any size are
 recomputed, where planning normally leaves those of a few KiB alone.
 """
 
@@ -39,7 +40,7 @@ import recoup
 from benchmarks import literal, programs
 from recoup import _check, _ladder, _rewrite
 from recoup._agreement import Agreement, compare
-from recoup._compiling import _compiler_options, compiled_memory, to_function, trace_step
+from recoup._compiling import Compiler, _compiler_options, compiled_memory, to_function, trace_step
 from recoup._planner import layout as layouts
 from recoup._planner.assign import assign
 from recoup._planner.machine import execute
@@ -97,19 +98,36 @@ class Program:
         self.want = self.run(compiled)
         self.ladder = _ladder.build(self.traced)
         self._unfused: Outputs | None = None
+        self._compiled: dict[int, Any] = {}
 
     def run(self, fun: Callable[..., Any]) -> Outputs:
         """The outputs of a function on the case's arguments; donated ones are copied."""
         args = [jax.numpy.copy(a) if i in self.case.donate else a for i, a in enumerate(self.case.args)]
         return _check._arrays(fun(*args))
 
-    def unplanned_bytes(self) -> int:
-        """What the step takes as `fit` compiles it without a plan."""
-        case, options = self.case, self.options or None
-        fitted = recoup.fit(
-            case.step, *case.args, budget=2**50, donate_argnums=case.donate, compiler_options=options
-        )
-        return fitted.memory.total_bytes
+    def fit(self, budget: int) -> recoup.Fitted:
+        """The step at a budget. All budgets have one ladder, and compile each of its programs once."""
+        compile_it = Compiler.compile
+
+        def compile_once(compiler: Compiler, flat: Any, stage: str | None) -> Any:
+            if id(flat) not in self._compiled:  # the ladder keeps its programs, so no other has this id
+                self._compiled[id(flat)] = compile_it(compiler, flat, stage)
+            else:
+                compiler.count += 1
+            return self._compiled[id(flat)]
+
+        case = self.case
+        with (
+            mock.patch.object(_ladder, "build", lambda traced, progress=None: self.ladder),
+            mock.patch.object(Compiler, "compile", compile_once),
+        ):
+            return recoup.fit(
+                case.step,
+                *case.args,
+                budget=budget,
+                donate_argnums=case.donate,
+                compiler_options=self.options or None,
+            )
 
     def compare(self, got: Outputs) -> Agreement:
         """By the rule of `recoup.check`."""
@@ -118,7 +136,9 @@ class Program:
         if not all(output.equal for output in outputs):
             if self._unfused is None:
                 lowered = jax.jit(self.case.step).lower(*self.case.args)
-                self._unfused = self.run(lowered.compile(compiler_options=_check.UNFUSED_OPTIONS))
+                self._unfused = self.run(
+                    lowered.compile(compiler_options=self.options | _check.UNFUSED_OPTIONS)
+                )
             moved = self._unfused
             outputs = [_check._with_rounding(o, self.want[o.path], moved[o.path]) for o in outputs]
         return Agreement(tuple(outputs))
@@ -196,7 +216,7 @@ def attack(case: Any, seed: int, log: Log | None = None) -> list[str]:
     found, sizes = [], []
     for share in shares:
         budget = max(1, int(low + share * (program.plain_bytes - low)))
-        outcome, size = _at(program, budget, options)
+        outcome, size = _at(program, budget)
         found.append(outcome)
         sizes.append(size)
     reached = [size for size in sizes if size]
@@ -215,22 +235,14 @@ def attack(case: Any, seed: int, log: Log | None = None) -> list[str]:
     return found
 
 
-def _at(program: Program, budget: int, options: dict[str, Any]) -> tuple[str, int]:
+def _at(program: Program, budget: int) -> tuple[str, int]:
     """One budget: the outcome, and the certified bytes."""
-    case = program.case
     try:
-        with mock.patch.object(_ladder, "build", lambda traced, progress=None: program.ladder):
-            fitted = recoup.fit(
-                case.step,
-                *case.args,
-                budget=budget,
-                donate_argnums=case.donate,
-                compiler_options=options or None,
-            )
+        fitted = program.fit(budget)
     except BudgetError as error:
         # Regions of the step's own are kept apart in `fit`, where plain `jax.jit` may merge them again: what
         # counts is the step as `fit` compiles it.
-        if budget >= program.plain_bytes and budget >= program.unplanned_bytes():
+        if budget >= program.plain_bytes and budget >= program.fit(2**50).memory.total_bytes:
             raise Wrong(
                 "refused", f"{budget} bytes are refused, plain takes {program.plain_bytes}"
             ) from error
