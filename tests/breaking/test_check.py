@@ -19,8 +19,8 @@ from recoup._agreement import compare
 from recoup._cli import main
 from recoup.errors import AgreementError
 
-WEIGHTS = [0.2 * jax.random.normal(jax.random.key(i), (32, 32)) for i in range(6)]
-X = jax.random.normal(jax.random.key(9), (512, 32))
+WEIGHTS = [0.2 * jax.random.normal(jax.random.key(i), (32, 32), jnp.float32) for i in range(6)]
+X = jax.random.normal(jax.random.key(9), (512, 32), jnp.float32)
 
 
 def loss(weights: Any, x: Any) -> Any:
@@ -153,7 +153,7 @@ def test_references_are_left_alone_and_compared() -> None:
 
 def test_static_and_keyword_arguments_and_keys() -> None:
     def drawn(weights: Any, key: Any, depth: int, *, scale: Any) -> Any:
-        x = jax.random.normal(key, (256, 32)) * scale
+        x = jax.random.normal(key, (256, 32), jnp.float32) * scale
         return jax.grad(loss)(weights[:depth], x), key, jax.random.key_data(key)
 
     args = (WEIGHTS, jax.random.key(1), 3)

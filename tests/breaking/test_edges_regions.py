@@ -12,10 +12,11 @@ import pytest
 
 import recoup
 from recoup import _compat, policies
-from recoup._barrier import barrier
+from recoup._barrier import barrier, barrier_p, barrier_params
 from recoup._budget import HEADROOM_MIN_BYTES, parse_budget
 from recoup._graph import Graph, Offload
 from recoup._inline import flatten
+from recoup._regions.jaxprs import late_results
 from recoup._solve import check
 from recoup._solve._bounds import cover_bound, peak_bound
 from recoup._solve._brute import LARGEST, brute_force
@@ -60,6 +61,34 @@ def test_a_barrier_is_the_compilers_own_elsewhere(platform: str) -> None:
     fun = jax.jit(lambda x: barrier([jnp.sin(x)], [x])[0])
     text = fun.trace(X).lower(lowering_platforms=(platform,)).as_text()
     assert ("optimization_barrier" in text) == (platform != "cpu" or not _compat.BARRIERS_NEED_OPTION)
+
+
+def test_a_barrier_that_is_read_in_part_keeps_its_groups() -> None:
+    """What nobody reads leaves the groups; the values that are left stay ordered, one of each group."""
+
+    def part(x: Any, y: Any) -> Any:
+        values = [jnp.sin(x), jnp.cos(x), jnp.tanh(y)]
+        params = barrier_params(1, mode="fence", groups=((0, 2), (1,), (2,)), captured=(2,))
+        outs = barrier_p.bind(*values, x, **params)
+        return outs[0], outs[2]
+
+    (found,) = [e for e in flatten(jax.make_jaxpr(part)(X, X)).eqns if e.primitive is barrier_p]
+    assert (found.params["groups"], found.params["captured"]) == (((0, 1), (1,)), (1,))
+    assert len(found.invars) == 3 and found.params["triggers"] == 1
+    close(jax.jit(part)(X, 2 * X), (jnp.sin(X), jnp.tanh(2 * X)))
+
+
+@pytest.mark.parametrize("mode", ["auto", "fence"])
+def test_a_barrier_around_nothing_that_must_wait(mode: str) -> None:
+    """Arguments of the program are there anyway, and arrays without elements say nothing of the time."""
+    params = barrier_params(0, mode=mode, groups=())
+    text = jax.jit(lambda x: barrier_p.bind(x, **params)).lower(X).as_text()
+    assert "barrier" not in text and "select" not in text
+    empty = jnp.zeros((0, 3))
+    fun = jax.jit(lambda x, e: barrier([jnp.sin(x), e], [e, x], mode=mode))
+    (a, b), _ = fun(X, empty)
+    close(a, jnp.sin(X))
+    assert b.shape == (0, 3)
 
 
 # -- regions -----------------------------------------------------------------------------------------------
@@ -116,6 +145,101 @@ def test_a_loop_inside_a_region_inside_a_loop() -> None:
     for policy in (None, policies.everything):
         region = recoup.checkpoint(inner, policy=policy)
         close(jax.grad(loss)(X, region), jax.grad(loss)(X, inner))
+
+
+def test_late_values_are_followed_through_carries() -> None:
+    """A loop that hands its carry from slot to slot makes every slot late, in as many rounds."""
+
+    def shift(c: Any, _: Any) -> Any:
+        return (c[1], c[2], jnp.sin(c[2]), c[3]), c[0]
+
+    def scanned(a: Any, b: Any, c: Any, d: Any) -> Any:
+        return jax.lax.scan(shift, (a, b, c, d), None, length=3)
+
+    def waited(a: Any, b: Any, c: Any, d: Any) -> Any:
+        step = lambda s: (s[0] + 1, shift(s[1], None)[0])
+        return jax.lax.while_loop(lambda s: s[0] < 3, step, (0, (a, b, c, d)))[1]
+
+    for fun, more in ((scanned, 1), (waited, 0)):
+        late = functools.partial(late_results, jax.make_jaxpr(fun)(*[1.0] * 4).jaxpr)
+        assert late([False, False, False, False]) == [False] * (4 + more)
+        assert late([False, False, True, False]) == [True, True, True, False] + [True] * more
+        assert late([True, False, False, False]) == [True, False, False, False] + [True] * more
+        assert late([False, False, False, True]) == [False, False, False, True] + [False] * more
+
+
+def test_a_diagnostic_of_what_a_region_was_given() -> None:
+    """The region's own argument, and names of names: each is collected once."""
+
+    @recoup.checkpoint
+    def region(x: Any) -> Any:
+        x = recoup.diagnostic(x, "given")
+        h = jnp.tanh(x @ W)
+        h = recoup.diagnostic(recoup.diagnostic(h, "once"), "twice")
+        h = recoup.diagnostic(recoup.keep(jnp.sin(h), "kept"), "last")
+        return recoup.keep(recoup.keep(jnp.cos(h), "a"), "b")
+
+    step = recoup.collect(jax.grad(lambda x: region(2 * x).sum()))
+    grads, found = jax.jit(step)(X)
+    assert sorted(found) == ["given", "last", "once", "twice"]
+    close(found["given"], 2 * X)
+    close(found["once"], jnp.tanh(2 * X @ W))
+    close(found["twice"], found["once"])
+    close(found["last"], jnp.sin(found["once"]))
+    plain = lambda x: jnp.cos(jnp.sin(jnp.tanh(2 * x @ W))).sum()
+    close(grads, jax.grad(plain)(X))
+
+
+def test_diagnostics_inside_calls_with_constants() -> None:
+    @jax.jit
+    def inner(x: Any) -> Any:
+        return recoup.diagnostic(x + np.arange(32.0, dtype=np.float32), "inner")
+
+    out, found = recoup.collect(lambda x: inner(x) * 2)(X)
+    close(found["inner"], X + jnp.arange(32.0))
+    close(out, 2 * found["inner"])
+
+
+def test_splits_of_a_function_with_work_between_its_regions() -> None:
+    region = recoup.checkpoint(layer)
+
+    def between(x: Any) -> Any:
+        for _ in range(4):
+            x = region(x, W) * 1.5
+        return jnp.mean(x * x)
+
+    def first(x: Any) -> Any:
+        return jnp.mean(region(region(x, W), W) ** 2)
+
+    for fun in (between, first):
+        found = recoup.regions(fun, X)
+        assert found.names == ("layer",)
+        counts = {c.label: c.count for c in found.candidates}
+        assert counts["each region"] == (4 if fun is between else 2) and counts["none"] == 0
+        assert found.smallest in found.candidates and found.smallest.label in str(found)
+
+    # long rows that one region around everything does without: they are read by the next line only
+    def narrow(x: Any) -> Any:
+        rows = jnp.tanh(x[:, None] * jnp.ones((1, 4096)))
+        return jnp.sum(rows * rows)
+
+    assert "saves nothing" not in str(recoup.regions(narrow, jnp.ones(64)))
+    chain = lambda x: functools.reduce(lambda y, _: jnp.tanh(y @ W), range(12), x).sum()
+    assert "saves nothing" in str(recoup.regions(chain, X))
+
+
+def test_static_arguments_that_are_left_out() -> None:
+    region = recoup.checkpoint(lambda x, flag=True, scale=2.0: x * scale, static_argnames=("flag", "scale"))
+    close(jax.grad(lambda x: region(x, False).sum())(X), jnp.full_like(X, 2.0))
+    with pytest.raises(TypeError, match="argument 'scale' of region"):
+        jax.grad(lambda x: region(x, scale=x).sum())(X)
+    with pytest.raises(TypeError, match="argument 'flag' of region"):
+        jax.grad(lambda x: region(x, x).sum())(X)
+
+
+def test_a_region_of_no_arrays_at_all() -> None:
+    region = recoup.checkpoint(lambda text: text.upper())
+    assert jax.jit(lambda x: x * len(region("ab")))(X).shape == X.shape
 
 
 @pytest.mark.parametrize("kind", ["recoup", "jax"])

@@ -16,8 +16,8 @@ from recoup.errors import EffectError
 
 from .helpers import assert_same, products, region_eqns, temporaries
 
-X = jnp.linspace(-1.0, 1.0, 12).reshape(4, 3)
-W = jnp.linspace(-0.5, 0.7, 9).reshape(3, 3)
+X = jnp.linspace(-1.0, 1.0, 12, dtype=jnp.float32).reshape(4, 3)
+W = jnp.linspace(-0.5, 0.7, 9, dtype=jnp.float32).reshape(3, 3)
 
 
 def layer(x, w):
@@ -117,7 +117,7 @@ def test_case_3_an_external_reference_is_read_and_written_once():
 def test_case_3_a_captured_reference_in_a_scan():
     def make(call):
         def run(x):
-            r = jax.new_ref(jnp.zeros(3))
+            r = jax.new_ref(jnp.zeros(3, jnp.float32))
 
             def loss(x):
                 def step(c, row):
@@ -376,7 +376,7 @@ def test_case_16_scan_lengths_and_index():
         def make(call):
             def loss(x, w):
                 step = lambda c, i: (call(layer)(c, w) * (1.0 + i), None)
-                return (jax.lax.scan(step, x, jnp.arange(float(length)) / 10)[0] ** 2).sum()  # noqa: B023
+                return (jax.lax.scan(step, x, jnp.arange(float(length), dtype=jnp.float32) / 10)[0] ** 2).sum()  # noqa: B023
 
             return jax.grad(loss, (0, 1))
 

@@ -165,7 +165,7 @@ def convnet(blocks=2, batch=4, side=12, channels=8):
         {
             "a": normal(3 * i, 3, 3, channels, channels, scale=0.2),
             "b": normal(3 * i + 1, 3, 3, channels, channels, scale=0.2),
-            "scale": jnp.ones(channels),
+            "scale": jnp.ones(channels, jnp.float32),
         }
         for i in range(blocks)
     ]

@@ -24,7 +24,7 @@ def lstm(steps=24, batch=16, width=16):
             h = jax.nn.sigmoid(o) * jnp.tanh(c)
             return (h, c), h
 
-        zero = jnp.zeros((batch, width))
+        zero = jnp.zeros((batch, width), jnp.float32)
         _, ys = lax.scan(cell, (zero, zero), xs)
         return jnp.mean(ys * ys)
 

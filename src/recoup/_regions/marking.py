@@ -110,13 +110,14 @@ class _Named:
 
 def _named_values(jaxpr: Any, made: set[Any], marks: Marks) -> _Named:
     named = _Named()
+    root: dict[Any, Any] = {}  # what a dropped name hands on -> the value: a name of a name is another one
     for eqn in jaxpr.eqns:
         name = kept_name(eqn)
         if name is None:
             continue
         marks.seen.add(name)
         ours = eqn.primitive is not _compat.name_p
-        (value,) = eqn.invars
+        value = root.get(eqn.invars[0], eqn.invars[0])
         candidate = Candidate("name", _bytes(value), 0.0, name)
         # JAX's own names are inert unless a policy asks for them.
         always = ours and not chooses_names(marks.policy)
@@ -127,6 +128,7 @@ def _named_values(jaxpr: Any, made: set[Any], marks: Marks) -> _Named:
                 named.lines[value] = eqn
                 if ours:
                     named.dropped.add(id(eqn))
+                    root[eqn.outvars[0]] = value
     return named
 
 
