@@ -376,7 +376,8 @@ def test_case_16_scan_lengths_and_index():
         def make(call):
             def loss(x, w):
                 step = lambda c, i: (call(layer)(c, w) * (1.0 + i), None)
-                return (jax.lax.scan(step, x, jnp.arange(float(length), dtype=jnp.float32) / 10)[0] ** 2).sum()  # noqa: B023
+                index = jnp.arange(length, dtype=jnp.float32)  # noqa: B023
+                return (jax.lax.scan(step, x, index / 10)[0] ** 2).sum()
 
             return jax.grad(loss, (0, 1))
 
