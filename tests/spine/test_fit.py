@@ -165,7 +165,7 @@ def test_arguments_that_do_not_match():
     same(base()[3], found(params, x))
 
 
-@pytest.mark.skipif(jax.config.jax_debug_nans, reason="JAX keeps donated arguments, to find the NaN with them")
+@pytest.mark.skipif(jax.config.jax_debug_nans, reason="JAX keeps what is donated, to find the NaN with it")
 def test_donated_arguments_are_aliased_and_consumed():
     step, args, _, results = base()
     params = jax.tree.map(jnp.copy, args[0])
