@@ -92,9 +92,9 @@ docs: $(STAMP)
 picture: $(STAMP)
 	$(BIN)/python docs/picture.py
 
-# The solver's engine is compiled at installation where there is a compiler: a change of it installs again.
+# Inner loops are compiled at installation where there is a compiler: a change of it installs again.
 ENGINE := $(wildcard setup.py $(foreach m,profile slots moves annealer,src/recoup/_solve/_$(m).p*) \
-  src/recoup/_planner/_core.p*)
+  src/recoup/_planner/_core.p* src/recoup/_memory/_kernels.p*)
 
 $(VENV)/.installed: pyproject.toml $(ENGINE)
 	$(PYTHON) -m venv $(VENV)

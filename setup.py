@@ -7,7 +7,14 @@ results, only slower (`recoup.solve` says so in `Schedule.method`).
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = ("_solve._profile", "_solve._slots", "_solve._moves", "_solve._annealer", "_planner._core")
+MODULES = (
+    "_solve._profile",
+    "_solve._slots",
+    "_solve._moves",
+    "_solve._annealer",
+    "_planner._core",
+    "_memory._kernels",
+)
 
 # no contraction into fused multiply-adds: results do not depend on the machine
 FLAGS = ["-O3", "-ffp-contract=off"]

@@ -11,7 +11,14 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-COMPILED = ("_solve._profile", "_solve._slots", "_solve._moves", "_solve._annealer", "_planner._core")
+COMPILED = (
+    "_solve._profile",
+    "_solve._slots",
+    "_solve._moves",
+    "_solve._annealer",
+    "_planner._core",
+    "_memory._kernels",
+)
 
 
 class Plain(importlib.abc.MetaPathFinder):

@@ -337,30 +337,31 @@ def _use_results(found: list[Buffer], results: list[Buffer], arguments: dict[int
     sizes = [r.nbytes for r in results]
     written = np.array([r.first for r in results])
     # A place's temporaries follow each other in time: a new one need only be held against its neighbours.
-    occupied: dict[int, list[Buffer]] = {id(r): [] for r in results}
+    occupied: list[list[Buffer]] = [[] for _ in results]
+    firsts: list[list[int]] = [[] for _ in results]  # of those
     fitting = [b for b in found if b.place is None and b.nbytes <= biggest]
     temps = sorted(fitting, key=lambda b: (-b.nbytes, b.rank))
     for b in temps:
         if b.nbytes < SMALL_BYTES:
             break
+        first, last = b.first, b.last
         fits = bisect_left(sizes, b.nbytes)
-        for k in (fits + np.flatnonzero(written[fits:] >= b.last)).tolist():
+        for k in (fits + np.flatnonzero(written[fits:] >= last)).tolist():
+            others = occupied[k]
+            at = bisect_left(firsts[k], first)
+            if at and others[at - 1].last > first:
+                continue
             r = results[k]
-            if _clash(b, r):
+            if r.first == last and _clash(b, r):
                 continue
             if id(r) in arguments and _clash(b, arguments[id(r)]):
                 continue
-            others = occupied[id(r)]
-            at = bisect_left(others, b.first, key=_first)
-            near = others[max(0, at - 2) : bisect_right(others, b.last, lo=at, key=_first)]
+            near = others[max(0, at - 2) : bisect_right(firsts[k], last, lo=at)]
             if not any(_clash(b, other) for other in near):
                 b.place = r
                 others.insert(at, b)
+                firsts[k].insert(at, first)
                 break
-
-
-def _first(b: Buffer) -> int:
-    return b.first
 
 
 def _clash(b: Buffer, other: Buffer) -> bool:

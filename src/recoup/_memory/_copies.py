@@ -205,8 +205,7 @@ def overwrites(node: Node, x: Node) -> bool:
     if node.op == "gte" and node.operands[0].op == "sort":
         return x is node.operands[0].operands[node.attrs]
     if node.fused is not None:
-        read = node.fused.reads.get(x)
-        return read is not None and read.in_place and x.nbytes == node.nbytes and x.shape == node.shape
+        return node.fused.in_place(x) and x.nbytes == node.nbytes and x.shape == node.shape
     return node.op in ELEMENTWISE and node.op != "copy" and x.shape == node.shape and x.nbytes == node.nbytes
 
 
