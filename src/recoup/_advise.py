@@ -104,7 +104,7 @@ def _closest(
         if index not in seen:
             schedule = front[index].schedule
             rewritten = _ByHand(flat, program, division).run(schedule) if index else flat
-            seen[index] = _memory.predict(rewritten.closed(), donated=donated)
+            seen[index] = _memory.predict(rewritten.per_device(), donated=donated)
         return seen[index]
 
     low, high = 0, len(front) - 1

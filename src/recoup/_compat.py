@@ -41,7 +41,7 @@ partial_eval: Any = _partial_eval
 
 # Read later, in functions: looked for now, so that a name that is gone is one clear error at import.
 _LATER: tuple[tuple[Any, str], ...] = (
-    (core_internal, "InternalMutableArrayEffect trace_ctx trace_state_clean"),
+    (core_internal, "InternalMutableArrayEffect NamedAxisEffect trace_ctx trace_state_clean"),
     (ad_internal, "UndefinedPrimal Zero backward_pass jvp_jaxpr"),
     (batching, "batch_jaxpr_axes zero_if_mapped"),
     (mlir_internal, "jaxpr_subcomp lower_with_sharding_in_types module_to_bytecode register_lowering"),
@@ -640,3 +640,41 @@ def newer_remat_body(eqn: Any) -> Any:
     an object; None for any other equation."""
     held = eqn.params.get("_prim")
     return held.params["jaxpr"] if type(held).__name__ == "RematTraced" else None
+
+
+def is_manual(eqn: Any) -> bool:
+    """Whether an equation is one of a `shard_map` body: its arrays are one device's parts."""
+    return bool(eqn.ctx.cur_abstract_mesh.manual_axes)
+
+
+def varying(aval: Any) -> frozenset[str]:
+    """The mesh axes along which devices may hold different values, as far as a type says."""
+    return frozenset(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
+
+
+def effects(eqn: Any) -> frozenset[Any]:
+    """An equation's effects but those that only say which mesh axes it names."""
+    return frozenset(e for e in eqn.effects if not isinstance(e, core_internal.NamedAxisEffect))
+
+
+def as_closed(jaxpr: Any) -> Any:
+    """A jaxpr without constants, open or closed, as a closed one."""
+    if JAXPR_HOLDS_CONSTS or isinstance(jaxpr, jec.ClosedJaxpr):
+        return jaxpr
+    return jec.ClosedJaxpr(jaxpr, ())
+
+
+def open_body(invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any]) -> Any:
+    """An open jaxpr of these parts, as an equation with a body holds it."""
+    return open_jaxpr(close_jaxpr((), invars, outvars, eqns, ()))[0]
+
+
+def expand_eqn(scalar: Any, out: Any, like: Any) -> Any:
+    """An equation that makes an array of one element of a scalar."""
+    params = {"shape": (1,), "broadcast_dimensions": (), "sharding": None}
+    return new_eqn([scalar], [out], jax.lax.broadcast_in_dim_p, params, like)
+
+
+def squeeze_eqn(array: Any, out: Any, like: Any) -> Any:
+    """An equation that makes a scalar of an array of one element."""
+    return new_eqn([array], [out], jax.lax.squeeze_p, {"dimensions": (0,)}, like)

@@ -160,8 +160,8 @@ class Compiler:
 
     @property
     def sharded(self) -> bool:
-        """Whether the step may run on several devices: it is traced as if on one, a budget is for each."""
-        if "in_shardings" in self.jit_options:
+        """Whether the step may run on several devices: a budget is for each."""
+        if "in_shardings" in self.jit_options or self.traced.flat.shards is not None:
             return True
         given = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves((self.args, self.kwargs))]
         if any(s is not None and s.num_devices > 1 for s in given):

@@ -16,6 +16,7 @@ from recoup import _compat
 from recoup._compat import Literal
 
 FLOPS_PER_BYTE = 2.0  # a desktop CPU: about 50-100 GFLOP/s against 20-40 GB/s
+LINK_FLOPS_PER_BYTE = 20.0  # devices exchange a tenth of what memory moves: NVLink beside HBM, a TPU's links
 FUSED_SHARE = 0.25  # of a fused chain's bytes that are written
 RANDOM_BITS_FLOPS = 100  # one block of threefry is about a hundred integer operations for two words
 
@@ -26,9 +27,11 @@ MOVES_DATA = frozenset(
         "pad", "rev", "gather", "copy", "copy_p", "iota", "stop_gradient", "split", "stack", "select_n",
         "device_put", "optimization_barrier", "recoup_barrier", "recoup_keep",
         "recoup_diagnostic", "name", "random_wrap", "random_unwrap",
-        "random_seed", "pjit", "real", "imag"
+        "random_seed", "pjit", "real", "imag", "all_gather", "all_gather_invariant", "all_gather_reduced",
+        "all_to_all", "ppermute", "pvary", "pcast", "axis_index", "sharding_constraint", "reshard"
     ]
 )  # fmt: skip
+GATHERS = frozenset(["all_gather", "all_gather_invariant", "all_gather_reduced"])
 _REDUCTIONS = frozenset(
     [
         "reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or",
@@ -102,7 +105,16 @@ def price(eqn: Any, fused: bool = False) -> float:
         scan = _compat.scan_parts(eqn)
         return scan.length * sum(price(inner) for inner in _compat.open_jaxpr(scan.body)[0].eqns)
     written = sum(_compat.aval_bytes(v.aval) for v in eqn.outvars)
-    return eqn_flops(eqn) + (FUSED_SHARE if fused else 1.0) * FLOPS_PER_BYTE * written
+    moved = (FUSED_SHARE if fused else 1.0) * FLOPS_PER_BYTE * written
+    return eqn_flops(eqn) + moved + LINK_FLOPS_PER_BYTE * gathered_bytes(eqn)
+
+
+def gathered_bytes(eqn: Any) -> int:
+    """What each device receives from others where an equation gathers an array's parts."""
+    if eqn.primitive.name not in GATHERS:
+        return 0
+    own = sum(_compat.aval_bytes(v.aval) for v in eqn.invars)
+    return sum(_compat.aval_bytes(v.aval) for v in eqn.outvars) - own
 
 
 def sub_jaxprs(eqn: Any) -> list[Any]:

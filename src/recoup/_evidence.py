@@ -32,6 +32,8 @@ _PER_DEVICE = (
     "whole arrays."
 )
 
+_ONE_DEVICE = "The step runs on several devices: totals, shapes, timelines and the curve are those of one."
+
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
@@ -73,7 +75,7 @@ class Evidence:
         return self._predicted("Planned", self.planned)
 
     def _predicted(self, title: str, flat: Flat) -> Strip:
-        return strip(title, flat, _memory.predict(flat.closed(), donated=self.traced.donated))
+        return strip(title, flat, _memory.predict(flat.per_device(), donated=self.traced.donated))
 
     @cached_property
     def curve(self) -> tuple[Rung, ...]:
@@ -123,7 +125,9 @@ class Evidence:
         """The picture of `plan` with its timelines and its curve."""
         strips = self.strips(plan)
         notes = picture.notes
-        if self.ladder is not None and plan.unplanned_bytes != self.ladder.steps[0].predicted_bytes:
+        if self.traced.flat.shards is not None:
+            notes += (_ONE_DEVICE,)
+        elif self.ladder is not None and plan.unplanned_bytes != self.ladder.steps[0].predicted_bytes:
             notes += (_PER_DEVICE,)
         unknown = sorted({name for s in strips for name in s.opaque})
         if unknown:

@@ -178,7 +178,9 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
         first = compile_plain()
     each: PerDevice | None = None
     if scaled and first:
-        each = PerDevice(leaves, plain.prediction, first[1])
+        # A program of one device is measured as it is.
+        divided = leaves if traced.flat.shards is None else ()
+        each = PerDevice(divided, plain.prediction, first[1])
 
     def following(scale: float, start: int) -> int | None:
         if each is None:
@@ -194,6 +196,9 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
         made = replace(made, peak_bytes=peak, unplanned_bytes=held.total_bytes)
         if not compiler.sharded:
             return made
+        if traced.flat.shards is not None:
+            fixed = held.fixed_bytes - _fixed_bytes(plain)
+            return replace(made, lower_bound_bytes=max(held.fixed_bytes, made.lower_bound_bytes + fixed))
         return replace(made, lower_bound_bytes=held.fixed_bytes, bound=bound)
 
     if first is not None and first[1].total_bytes <= limit:
@@ -245,6 +250,12 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
     raise _infeasible(ladder, limit, wanted, tried, first[1] if compiler.sharded and first else None)
 
 
+def _fixed_bytes(step: Step) -> int:
+    """Arguments, results and constants, predicted."""
+    estimate = step.prediction.estimate
+    return estimate.total_bytes - estimate.temporaries_bytes
+
+
 def _infeasible(
     ladder: Ladder,
     limit: int,
@@ -252,9 +263,11 @@ def _infeasible(
     tried: Sequence[tuple[Step, int]] = (),
     on_each: CompiledMemory | None = None,
 ) -> BudgetError:
-    """`on_each`: the plain step's memory on each of several devices, when predictions are of whole arrays."""
+    """`on_each`: the plain step's memory on each of several devices, as compiled."""
     bound, where = lower_bound(ladder.traced.program, ladder.tradable())
-    if on_each is not None:
+    if on_each is not None and ladder.traced.flat.shards is not None:
+        bound = max(on_each.fixed_bytes, bound + on_each.fixed_bytes - _fixed_bytes(ladder.steps[0]))
+    elif on_each is not None:
         bound, where = on_each.fixed_bytes, "arguments and results on each device"
     lowest = ladder.steps[ladder.lowest() or 0]
     peak = lowest.prediction.peak

@@ -42,9 +42,14 @@ class Flat:
     outvars: tuple[Any, ...]
     eqns: tuple[Any, ...]
     like: Any  # the traced jaxpr: names of arguments and results
+    shards: Any = None  # of a program of one of several devices (see `_shards`)
 
     def closed(self) -> Any:
-        """As a closed jaxpr, to evaluate or to measure."""
+        """As a closed jaxpr, to evaluate."""
+        return self.per_device() if self.shards is None else self.shards.closed(self)
+
+    def per_device(self) -> Any:
+        """As a closed jaxpr of what each device runs, to measure: its equations are the program's."""
         return _compat.close_jaxpr(
             self.constvars, self.invars, self.outvars, self.eqns, self.consts, like=self.like
         )
@@ -215,7 +220,7 @@ def _live(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
     needed = {v for v in outvars if not isinstance(v, Literal)}
     kept = []
     for eqn in reversed(eqns):
-        if eqn.effects or any(v in needed for v in eqn.outvars if not isinstance(v, DropVar)):
+        if _compat.effects(eqn) or any(v in needed for v in eqn.outvars if not isinstance(v, DropVar)):
             kept.append(eqn)
             needed.update(v for v in eqn.invars if not isinstance(v, Literal))
     return kept[::-1]

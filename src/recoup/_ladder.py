@@ -54,7 +54,7 @@ class Step:
     @cached_property
     def prediction(self) -> Prediction:
         """The memory model's view of the rewritten program."""
-        return _memory.predict(self.flat.closed(), donated=self.donated)
+        return _memory.predict(self.flat.per_device(), donated=self.donated)
 
     @property
     def predicted_bytes(self) -> int:

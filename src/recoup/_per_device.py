@@ -1,16 +1,17 @@
-"""Predicted memory on each of several devices, from predictions of whole arrays.
+"""Predicted memory on each of several devices, where the compiler divides a step's arrays.
 
-Idea: a step is traced as if on one device. Which sizes are divided, over which mesh axes, is read off the
-arguments' shardings: an array with an axis of such a size is taken to be divided like it, each mesh axis
+Idea: such a step is traced as if on one device. Which sizes are divided, over which mesh axes, is read off
+the arguments' shardings: an array with an axis of such a size is taken to be divided like it, each mesh axis
 once, the largest size first. The compiled plain step then calibrates: its arguments and results are what they
-are for every plan, and its temporaries scale the sum over the buffers alive at the peak.
-Limits: sizes that coincide are taken for one another; shardings given by `in_shardings` alone only calibrate;
-the peak is that of whole arrays.
+are for every plan, and its temporaries scale the most that is alive at once. Where `shard_map` divides the
+arrays the program is a device's own (see `_one_device`), and only the calibration is left.
+Limits: sizes that coincide are taken for one another; shardings given by `in_shardings` alone only calibrate.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 from jax.sharding import NamedSharding
 
 from recoup._compiling import CompiledMemory
@@ -22,7 +23,8 @@ class PerDevice:
     """Totals per device, in bytes.
 
     Args:
-      arguments: the step's arguments: arrays or shapes, with their shardings where they have some.
+      arguments: the step's arguments: arrays or shapes, with their shardings where they have some; none where
+        predictions are of one device.
       plain: the prediction of the step as it is.
       compiled: what the compiler says of it.
     """
@@ -56,7 +58,14 @@ class PerDevice:
         return next((k for k in range(start, len(steps)) if fits(k)), None)
 
     def _temporaries(self, prediction: Prediction) -> float:
-        return sum(live.nbytes / divisor(live.shape, self._divided) for live in prediction.peak)
+        if not self._divided:
+            return prediction.estimate.temporaries_bytes
+        change = np.zeros(len(prediction.timeline) + 1)
+        for life in prediction.lives:
+            size = life.nbytes / divisor(life.shape, self._divided)
+            change[life.first] += size
+            change[life.last + 1] -= size
+        return float(np.cumsum(change).max())
 
 
 def divided_sizes(arguments: Iterable[Any]) -> dict[int, dict[str, int]]:

@@ -11,6 +11,7 @@ made early.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from recoup import _barrier, _compat
@@ -47,6 +48,7 @@ class _Rewriter:
         self.fenced: set[int] = set()  # values that already passed a barrier
         self.again: set[int] = set()  # values whose uses now read a recomputation
         self.eqns: list[Any] = []
+        self.specs: dict[Any, Any] = {}  # of those for recomputations, where the program is a device's part
         self.fresh: dict[Any, Any] = {}  # scalars of the current window, by value and dtype
         self.uses = self._late_uses()
         self.pinned: set[int] = set()
@@ -72,8 +74,17 @@ class _Rewriter:
                 group = []
             self._emit(index, self.flat.eqns[index].outvars)
             self._pin(index, step)
-        flat = self.flat
-        return Flat(flat.constvars, flat.consts, flat.invars, flat.outvars, tuple(self.eqns), flat.like)
+        shards = self.flat.shards
+        if shards is not None:
+            shards = shards.also(self.specs)
+        return replace(self.flat, eqns=tuple(self.eqns), shards=shards)
+
+    def _fresh(self, v: int) -> Any:
+        """A variable for another computation of value `v`."""
+        var = Var(self.vars[v].aval)
+        if self.flat.shards is not None and self.vars[v] in self.flat.shards.specs:
+            self.specs[var] = self.flat.shards.specs[self.vars[v]]
+        return var
 
     def _to_pin(self, schedule: Sequence[int]) -> set[int]:
         """The steps whose fusible results wait for a later window.
@@ -164,7 +175,7 @@ class _Rewriter:
                 self.current[v] = var
             self.fenced.update(through)
         for o, step in zip(group, steps, strict=True):
-            outvars = [Var(v.aval) for v in self.flat.eqns[o].outvars]
+            outvars = [self._fresh(v) for v in ops[o].writes]
             self._emit(o, outvars, RECOMPUTE_SCOPE)
             for v, var in zip(ops[o].writes, outvars, strict=True):
                 self.current[v] = var

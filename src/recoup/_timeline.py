@@ -224,7 +224,7 @@ def timeline(
         static_argnames=as_names(static_argnames),
         donate_argnums=as_numbers(donate_argnums, len(args)),
     )
-    prediction = _memory.predict(traced.flat.closed(), donated=traced.donated)
+    prediction = _memory.predict(traced.flat.per_device(), donated=traced.donated)
     title = _compat.function_name(traced.flat.like) or "The step"
     return from_prediction(
         prediction, traced.flat, functools.cache(functools.partial(strip, title, traced.flat, prediction))

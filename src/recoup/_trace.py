@@ -17,6 +17,7 @@ from recoup import _compat, _cost
 from recoup._arguments import adapt
 from recoup._compat import Literal
 from recoup._inline import Flat, flatten
+from recoup._one_device import open_shards
 from recoup._planner.machine import execute
 from recoup._program import ARGUMENT, CONSTANT, NAMINGS, Op, Program, Value
 
@@ -41,12 +42,18 @@ DEAR = frozenset(
         "tan", "pow", "rsqrt", "sqrt", "cbrt", "div", "rem", "atan2", "broadcast_in_dim",
     ]
 )  # fmt: skip
+# What all devices take part in. A gather may run again, for a price, where all of them surely do.
+COLLECTIVES = frozenset(
+    [
+        "psum", "psum_invariant", "pmin", "pmax", "all_to_all", "ragged_all_to_all", "ppermute", "psend",
+        "precv", "reduce_scatter", "unreduced_psum", "unreduced_reduce_scatter", "pgather"
+    ]
+)  # fmt: skip
 # Repeated, these would exchange data between devices again, run a loop of unknown length, or undo a region's
 # own plan.
-NEVER_REPEATED = frozenset(
+NEVER_REPEATED = COLLECTIVES | frozenset(
     [
-        "while", "shard_map", "psum", "all_gather", "all_to_all", "ppermute", "reduce_scatter", "pmin",
-        "pmax", "psum_invariant", "remat2", "checkpoint", "custom_call", "pure_callback",
+        "while", "shard_map", "remat2", "checkpoint", "custom_call", "pure_callback",
         "optimization_barrier", "recoup_barrier", "infeed", "outfeed", "pallas_call"
     ]
 )  # fmt: skip
@@ -95,6 +102,7 @@ def trace(
     named_fun.__signature__ = own
     closed, out_shape = _compat.make_jaxpr(named_fun)(*leaves)
     flat = flatten(closed, dissolve_regions=dissolve_regions)
+    flat = open_shards(flat, dissolve_regions=dissolve_regions)
     out_tree = jax.tree.structure(out_shape)
     program = to_program(flat, names, donated)
     avals = tuple(v.aval for v in flat.invars)
@@ -259,7 +267,7 @@ def _op(eqn: Any, reads: tuple[int, ...], writes: tuple[int, ...], sources: dict
         writes=writes,
         flops=_cost.eqn_flops(eqn),
         cost=_cost.price(eqn, fused=fusible and not dear),
-        pure=not (eqn.effects or name in NEVER_REPEATED or _stays_kept(eqn)),
+        pure=not (_compat.effects(eqn) or name in NEVER_REPEATED or _stays_kept(eqn) or _exchanges(eqn)),
         fusible=fusible,
         heavy=heavy,
         dear=dear,
@@ -273,6 +281,21 @@ def _op(eqn: Any, reads: tuple[int, ...], writes: tuple[int, ...], sources: dict
 def _stays_kept(eqn: Any) -> bool:
     """What a region keeps because the user says so, by name or policy; its results have no name there."""
     return eqn.primitive.name == "recoup_keep" and bool(eqn.params["kept"] and eqn.params["name"])
+
+
+def _exchanges(eqn: Any, branch: bool = False) -> bool:
+    """Whether what is inside exchanges data between devices in a way that must not happen twice.
+
+    A gather in a branch or a `while` loop is such a one: not every device may get there.
+    """
+    branch = branch or eqn.primitive.name in ("cond", "while")
+    return any(
+        inner.primitive.name in COLLECTIVES
+        or (branch and inner.primitive.name in _cost.GATHERS)
+        or _exchanges(inner, branch)
+        for body in _cost.sub_jaxprs(eqn)
+        for inner in _compat.open_jaxpr(body)[0].eqns
+    )
 
 
 def _workspace(eqn: Any) -> int:

@@ -13,7 +13,7 @@ program is compared with its variant after that trade. Linear in the number of e
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from recoup._compat import Literal, user_frame
+from recoup._compat import Literal, effects, user_frame
 from recoup._inline import Flat
 from recoup.errors import PlanError
 
@@ -85,7 +85,7 @@ def _number(
             if known is not None and own >= known and not stranger:
                 frame = user_frame(eqn)
                 stranger = f"{name} at {frame.file}:{frame.line}" if frame else name
-            if eqn.effects or name in once:
+            if effects(eqn) or name in once:
                 single.append((name, own))
         for v, n in zip(eqn.outvars, made, strict=True):
             if v in value:

@@ -212,7 +212,7 @@ class _Search:
         if self.path:  # a loop's body is not predicted alone
             return False
         if self._kept is None:
-            self._kept = _memory.buffers(self.flat.closed())
+            self._kept = _memory.buffers(self.flat.per_device())
         return not self._kept[index][position]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from recoup import _compat
 from recoup._collector import paused
-from recoup._memory import _bounded, _control, _math, _ordering, _random, _shapes, _special
+from recoup._memory import _bounded, _collectives, _control, _math, _ordering, _random, _shapes, _special
 from recoup._memory._allocate import Arena, allocate
 from recoup._memory._copies import definer, insert_copies
 from recoup._memory._dead import drop_dead
@@ -29,7 +29,8 @@ from recoup._memory._results import Life, Live, MemoryBytes, Point, Prediction
 from recoup._memory._schedule import breadth_first
 from recoup._memory._tables import SLACK, Tables, tables
 
-_LOADED = (_bounded, _control, _math, _ordering, _random, _shapes, _special)  # they register their rules
+# They register their rules.
+_LOADED = (_bounded, _collectives, _control, _math, _ordering, _random, _shapes, _special)
 POINTER_BYTES = 8  # several results come with a table of pointers
 
 
@@ -171,6 +172,8 @@ def _name(node: Node) -> str:
         return str(node.fused.root.op)
     if node.op == "library":
         return str(node.attrs[0])
+    if node.op == "opaque" and isinstance(node.attrs, str):
+        return node.attrs
     return node.op
 
 
