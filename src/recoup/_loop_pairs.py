@@ -5,8 +5,9 @@ from the stack and computed again inside the second body from what is still ther
 first scan's own operands, and its carry (stacked if need be). Which to keep is a minimum cut of the first
 body; the sizes are rows times iterations.
 Source: partial evaluation of scan, run backwards. Limits: a pair is a scan and the scans of the same length
-that read its stacked results directly; a residual that anything else reads stays stacked. Whole scans are
-rebuilt with `jax.lax.scan`, never by hand.
+that read its stacked results directly; a residual that anything else reads stays stacked; in a row of loops
+that read each other's (second derivatives) every other pair is traded. Whole scans are rebuilt with
+`jax.lax.scan`, never by hand.
 """
 
 from collections.abc import Sequence
@@ -74,7 +75,14 @@ def find_pairs(flat: Flat) -> list[Pair]:
             pair = _pair(eqn, i, j, rows, scan, given)
             if pair is not None:
                 pairs.append(pair)
-    return pairs
+    # A trade rebuilds both loops, so a loop takes part in one: in that which can free the most.
+    taken: set[int] = set()
+    chosen = []
+    for pair in sorted(pairs, key=lambda pair: pair.cuts[-1].bytes - pair.cuts[0].bytes):
+        if taken.isdisjoint((pair.forward, pair.backward)):
+            taken.update((pair.forward, pair.backward))
+            chosen.append(pair)
+    return sorted(chosen, key=lambda pair: (pair.forward, pair.backward))
 
 
 def _pair(
@@ -159,21 +167,9 @@ def apply(flat: Flat, pairs: Sequence[Pair], choice: Sequence[int], share: float
 
 def _moved(pair: Pair, before: Flat, after: Flat) -> Pair:
     """The pair where its loops are now: others were replaced by one equation or several."""
-    if len(before.eqns) == len(after.eqns):
-        return pair
     place = {id(eqn): i for i, eqn in enumerate(after.eqns)}
-    stayed = [i for i, eqn in enumerate(before.eqns) if id(eqn) in place]
-
-    def now(index: int) -> int:
-        if id(before.eqns[index]) in place:
-            return place[id(before.eqns[index])]
-        # It was replaced itself, for another pair: the loop among the equations that stand there now.
-        last = max((i for i in stayed if i < index), default=-1)
-        start = place[id(before.eqns[last])] + 1 if last >= 0 else 0
-        loops = [i for i in range(start, len(after.eqns)) if after.eqns[i].primitive.name == "scan"]
-        return loops[index - last - 1]
-
-    return replace(pair, forward=now(pair.forward), backward=now(pair.backward))
+    forward, backward = (place[id(before.eqns[i])] for i in (pair.forward, pair.backward))
+    return replace(pair, forward=forward, backward=backward)
 
 
 def _check(pair: Pair, cut: Cut, num_carry: int) -> None:
@@ -227,7 +223,7 @@ def _apply_one(flat: Flat, pair: Pair, cut: Cut, share: float) -> Flat:
             row_of[v] = xs_of[v]
             continue
         var = by_value[v]
-        stacked = Var(var.aval.update(shape=(f.length, *var.aval.shape)))
+        stacked = Var(_compat.with_leading(var.aval, f.length))
         outvars.append(var)
         outer.append(stacked)
         row_of[v] = stacked
@@ -363,7 +359,7 @@ def _scan_eqns(
         )
         return (*carry, *ys)
 
-    traced, _ = _compat.make_jaxpr(run)(*[_compat.shape_of(v.aval) for v in invars])
+    traced = _compat.trace_at(like, run, [v.aval for v in invars])
     jaxpr, consts = _compat.open_jaxpr(traced)
     if consts:
         raise AssertionError("a body's constants travel as operands")

@@ -1,16 +1,21 @@
 """Loops at their edges: what a plan says, odd lengths, odd bodies, derivatives that are zero."""
 
+import itertools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import recoup
+from recoup import _ladder, _loop_pairs
+from recoup._compiling import to_function
 from recoup._loops import choose as choosing
 from recoup._loops import schedules
 from recoup._loops.choose import Sizes, choose
+from recoup._trace import trace
 from recoup.errors import BudgetError, EffectError
 
 W, STATE = 0.2 * jax.random.normal(jax.random.key(0), (16, 16)), jnp.ones((8, 16))
@@ -196,3 +201,97 @@ def test_collectives_in_a_mapped_body_find_their_axis() -> None:
 
     got = mean(lambda f, c, xs: recoup.scan(f, c, xs, checkpoints=2))
     np.testing.assert_allclose(got, mean(jax.lax.scan), rtol=1e-5, atol=1e-6)
+
+
+# -- pairs of loops ----------------------------------------------------------------------------------------
+
+ROWS = jax.random.normal(jax.random.key(1), (12, 16), jnp.float32)
+
+
+def twice(w: Any, xs: Any) -> Any:
+    """The same row under two positions, a row that is a constant, and one that is the loop's own data."""
+
+    def forward(c: Any, x: Any) -> Any:
+        t = jnp.tanh(jnp.tanh(c @ w) + x)
+        return t, (t, t, jnp.float32(2.0), x, jnp.sin(t))
+
+    c, rows = lax.scan(forward, jnp.ones(16, jnp.float32), xs)
+
+    def back(g: Any, r: Any) -> Any:
+        a, b, k, x, s = r
+        return g * k * jnp.cos(a) + s * b + x, g.sum()
+
+    return lax.scan(back, c, rows, reverse=True)
+
+
+def three(w: Any, xs: Any) -> Any:
+    """The second loop reads the first one's rows, and the third the second's."""
+
+    def first(c: Any, x: Any) -> Any:
+        t = jnp.tanh(jnp.tanh(jnp.tanh(c @ w) @ w) + x)
+        return t, jnp.sin(t) * c
+
+    def second(c: Any, r: Any) -> Any:
+        t = jnp.tanh(jnp.tanh(c @ w) * r)
+        return t, jnp.cos(t) * c
+
+    a, rows = lax.scan(first, xs[0], xs)
+    b, more = lax.scan(second, a, rows, reverse=True)
+    return lax.scan(lambda c, r: (jnp.sin(c * r), None), b, more)[0]
+
+
+def unread(w: Any, xs: Any) -> Any:
+    """Nobody reads the first loop's carry, nor one of its rows; its constant operand is a number."""
+    scale = jnp.float32(0.5)
+
+    def forward(c: Any, x: Any) -> Any:
+        t = jnp.tanh(jnp.tanh(c @ w) * scale + x)
+        return t, (jnp.sin(t), jnp.cos(t), t.sum())
+
+    _, (rows, _, _) = lax.scan(forward, xs[0], xs)
+    return lax.scan(lambda g, r: (g * r + scale, None), xs[1], rows, reverse=True)[0]
+
+
+def sorted_rows(w: Any, xs: Any) -> Any:
+    """An operation of the body has two results: one is stacked for the second loop, one for the caller."""
+
+    def forward(c: Any, x: Any) -> Any:
+        a, b = lax.sort((jnp.tanh(c @ w) + x, c), num_keys=1)
+        return jnp.tanh(a + b), (a, jnp.sin(b), b)
+
+    c, (a, s, b) = lax.scan(forward, xs[0], xs)
+    g, out = lax.scan(lambda g, r: (g * r[0] + r[1], g), c, (a, s), reverse=True)
+    return g, out, b
+
+
+def squared_gradient(w: Any, xs: Any) -> Any:
+    """A derivative of a derivative: loops in a row that read each other's rows."""
+
+    def loss(w: Any) -> Any:
+        return jnp.sum(lax.scan(lambda c, x: (jnp.tanh(jnp.tanh(c @ w) + x), None), xs[0], xs)[0] ** 2)
+
+    return jax.grad(lambda w: jnp.sum(jax.grad(loss)(w) ** 2))(w)
+
+
+@pytest.mark.parametrize("step", [twice, three, unread, sorted_rows], ids=lambda f: f.__name__)
+def test_every_trade_between_loops_written_by_hand(step: Any) -> None:
+    """All choices of all pairs: the numbers of plain."""
+    traced = trace(step, (W, ROWS))
+    pairs = _loop_pairs.find_pairs(traced.flat)
+    plain = jax.jit(step)(W, ROWS)
+    choices = list(itertools.product(*[range(-1, len(pair.cuts)) for pair in pairs]))
+    assert len(choices) > 1
+    for choice in choices:
+        flat = _loop_pairs.apply(traced.flat, pairs, choice)
+        found = jax.jit(to_function(flat, traced, "step"))(W, ROWS)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), plain, found)
+
+
+@pytest.mark.parametrize("step", [three, squared_gradient], ids=lambda f: f.__name__)
+def test_a_loop_is_traded_with_one_other_at_a_time(step: Any) -> None:
+    """A loop in two pairs was rebuilt for one of them, and the other one's trade no longer fitted it."""
+    traced = trace(step, (W, jnp.concatenate([ROWS] * 4)))
+    pairs = _loop_pairs.find_pairs(traced.flat)
+    loops = [at for pair in pairs for at in (pair.forward, pair.backward)]
+    assert pairs and len(set(loops)) == len(loops)
+    assert len(_ladder.build(traced).steps) > 1
