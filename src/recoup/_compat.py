@@ -19,6 +19,7 @@ check_version(jax.__version__)
 try:
     import jax.extend.core as _jec
     import jax.extend.linear_util as lu
+    from jax._src import config as _config
     from jax._src import core as _core
     from jax._src import source_info_util
     from jax._src.interpreters import ad as _ad
@@ -33,6 +34,7 @@ except ImportError as error:
 
 # Their types differ between versions: here they are not checked, elsewhere they do not appear.
 jec: Any = _jec
+config_internal: Any = _config
 core_internal: Any = _core
 ad_internal: Any = _ad
 batching: Any = _batching
@@ -41,7 +43,9 @@ partial_eval: Any = _partial_eval
 
 # Read later, in functions: looked for now, so that a name that is gone is one clear error at import.
 _LATER: tuple[tuple[Any, str], ...] = (
-    (core_internal, "InternalMutableArrayEffect NamedAxisEffect trace_ctx trace_state_clean"),
+    (config_internal, "_check_vma"),
+    (core_internal, "InternalMutableArrayEffect NamedAxisEffect extend_axis_env_nd trace_ctx"),
+    (core_internal, "trace_state_clean"),
     (ad_internal, "UndefinedPrimal Zero backward_pass jvp_jaxpr"),
     (batching, "batch_jaxpr_axes zero_if_mapped"),
     (mlir_internal, "jaxpr_subcomp lower_with_sharding_in_types module_to_bytecode register_lowering"),
@@ -408,6 +412,7 @@ def discharge(jaxpr: Any) -> tuple[Any, list[Any]]:
 
 
 name_p = jec.primitives.name_p  # JAX's `checkpoint_name`
+remat_p = jec.primitives.remat_p
 
 
 def with_open(body: Any, change: Callable[[Any], Any]) -> Any:
@@ -678,3 +683,30 @@ def expand_eqn(scalar: Any, out: Any, like: Any) -> Any:
 def squeeze_eqn(array: Any, out: Any, like: Any) -> Any:
     """An equation that makes a scalar of an array of one element."""
     return new_eqn([array], [out], jax.lax.squeeze_p, {"dimensions": (0,)}, like)
+
+
+def trace_at(like: Any, fun: Callable[..., Any], avals: Sequence[Any]) -> Any:
+    """A function of values of these types as a closed jaxpr, traced as if it stood where equation `like` does:
+    inside the same `shard_map`, if it is in one."""
+    if not is_manual(like):
+        return make_jaxpr(fun)(*[shape_of(aval) for aval in avals])[0]
+    mesh = like.ctx.cur_abstract_mesh
+    axes = [(name, mesh.shape[name]) for name in mesh.manual_axes]
+    checked = any(varying(v.aval) for v in (*like.invars, *like.outvars))
+    with like.ctx.manager, core_internal.extend_axis_env_nd(axes), config_internal._check_vma(checked):
+        return make_jaxpr(fun)(*[as_struct(aval) for aval in avals])[0]
+
+
+def classic(eqn: Any) -> Any:
+    """The equation of a `checkpoint_name` or a `jax.checkpoint` as JAX wrote it before `jax_remat3`, whose
+    equations hold both in an object; any other equation as it is."""
+    held = eqn.params.get("_prim")
+    kind = type(held).__name__
+    if kind == "CheckpointName":
+        return eqn.replace(primitive=name_p, params={"name": held.params["name"]})
+    if kind == "RematTraced":
+        body, consts = open_jaxpr(held.params["jaxpr"])
+        if not consts:
+            params = {"prevent_cse": True, "policy": held.params["policy"], "differentiated": False}
+            return eqn.replace(primitive=remat_p, params={**params, "jaxpr": body})
+    return eqn

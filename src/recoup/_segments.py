@@ -81,7 +81,7 @@ def segment_eqns(first: Any, second: Any, residuals: Sequence[int], k: int) -> t
         end, ys = jax.lax.scan(segment, tuple(carry), pieces, length=count, reverse=b.reverse)
         return (*end, *(_join(y) for y in ys))
 
-    starts = [Var(_stacked(v.aval, count)) for v in body.invars[f.num_consts : f_split]]
+    starts = [Var(_compat.with_leading(v.aval, count)) for v in body.invars[f.num_consts : f_split]]
     outer = [*first.outvars[: f.num_carry], *(first.outvars[p] for p in kept_ys), *starts]
     own = [x for x, p in zip(second.invars[b_split:], second_rows, strict=True) if p is None]
     operands = [
@@ -110,10 +110,6 @@ def _join(y: Any) -> Any:
     return y.reshape((y.shape[0] * y.shape[1], *y.shape[2:]))
 
 
-def _stacked(aval: Any, count: int) -> Any:
-    return aval.update(shape=(count, *aval.shape), weak_type=False)
-
-
 def _parts(flat: Any) -> tuple[Any, ...]:
     return flat.constvars, flat.invars, flat.outvars, flat.eqns, flat.consts
 
@@ -127,7 +123,7 @@ def _with_results(body: Any, positions: Sequence[int]) -> Any:
 
 def _traced(fun: Any, like: Any, invars: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
     """The equations that `fun` records, with the outer program's variables and the original's source line."""
-    traced, _ = _compat.make_jaxpr(fun)(*[_compat.shape_of(v.aval) for v in invars])
+    traced = _compat.trace_at(like, fun, [v.aval for v in invars])
     flat = flatten(traced)
     if flat.consts:
         raise AssertionError("a body's constants travel as operands")
