@@ -710,3 +710,29 @@ def classic(eqn: Any) -> Any:
             params = {"prevent_cse": True, "policy": held.params["policy"], "differentiated": False}
             return eqn.replace(primitive=remat_p, params={**params, "jaxpr": body})
     return eqn
+
+
+def resharded(eqn: Any) -> tuple[int, int] | None:
+    """Into how many parts the operand and the result of an equation that only moves an array between devices
+    are divided, at most and exactly; None for another equation, and where a type does not say.
+
+    Where the compiler divides arrays, the operand may be divided over all devices.
+    """
+    sharding = eqn.params.get("sharding" if eqn.primitive.name == "sharding_constraint" else "dst_sharding")
+    spec = getattr(sharding, "spec", None)
+    if eqn.primitive.name not in ("sharding_constraint", "reshard") or spec is None:
+        return None
+    if any(axes is jax.sharding.PartitionSpec.UNCONSTRAINED for axes in spec):
+        return None
+    if eqn.primitive.name == "sharding_constraint":
+        return int(sharding.mesh.size), _parts(spec, sharding.mesh)
+    before = eqn.invars[0].aval.sharding
+    return (1 if before.mesh.empty else _parts(before.spec, before.mesh)), _parts(spec, sharding.mesh)
+
+
+def _parts(spec: Any, mesh: Any) -> int:
+    count = 1
+    for axes in spec:
+        for name in (axes,) if isinstance(axes, str) else axes or ():
+            count *= mesh.shape[name]
+    return count

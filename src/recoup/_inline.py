@@ -111,7 +111,7 @@ class _Builder:
             if body is not None:
                 self._inline(eqn, body, invars, env)
                 continue
-            eqn = eqn.replace(invars=invars)
+            eqn = _compat.classic(eqn).replace(invars=invars)
             if id(inner) in newer or (eqn.primitive.name == "recoup_barrier" and self.dissolve_regions):
                 env.update(zip(inner.outvars, invars, strict=True))
                 continue

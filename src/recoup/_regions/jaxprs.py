@@ -82,7 +82,10 @@ def inline(jaxpr: Any, *, what: frozenset[str] = CALLS | REGIONS) -> Any:
 
 
 def _has_calls(jaxpr: Any, what: frozenset[str]) -> bool:
-    return any(_body(eqn, what) is not None or (eqn.primitive.name in _BODIES) for eqn in jaxpr.eqns)
+    return any(
+        _body(eqn, what) is not None or eqn.primitive.name in _BODIES or _compat.classic(eqn) is not eqn
+        for eqn in jaxpr.eqns
+    )
 
 
 def _read(env: dict[Any, Any], atom: Any) -> Any:
@@ -90,7 +93,7 @@ def _read(env: dict[Any, Any], atom: Any) -> Any:
 
 
 def _inline_into(eqns: list[Any], jaxpr: Any, env: dict[Any, Any], caller: Any, what: frozenset[str]) -> None:
-    for inner in jaxpr.eqns:
+    for inner in map(_compat.classic, jaxpr.eqns):
         eqn = inner if caller is None else _compat.under(caller, inner)
         invars = [_read(env, v) for v in inner.invars]
         body = _body(inner, what)
