@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 TESTS = {
     "_solve/_check": ["tests/breaking/test_schedule_machines.py", "tests/solve/test_machine.py"],
     "_loops/machine": ["tests/breaking/test_schedule_machines.py", "tests/loops/test_schedules.py"],
-    "_planner/machine": ["tests/spine/test_machine.py", "tests/breaking/test_machines.py"],
+    "_planner/machine": ["tests/spine/test_machine.py", "tests/breaking/test_schedule_machines.py"],
     "_verify": ["tests/breaking/test_machines.py"],
     "_rewrite": ["tests/breaking/test_rewriting.py"],
 }

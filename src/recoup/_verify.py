@@ -32,8 +32,9 @@ def verify(plain: Flat, ours: Flat, once: frozenset[str]) -> None:
       PlanError: `ours` reads what is not written, writes a value twice, gives other results, or runs
         something twice (or not at all, or in another order) that must run once.
     """
-    if plain.invars != ours.invars or len(plain.consts) != len(ours.consts):
-        raise PlanError("the rewritten program has other arguments than the program it was made from")
+    theirs, mine = ((flat.invars, len(flat.consts), len(flat.outvars)) for flat in (plain, ours))
+    if theirs != mine:
+        raise PlanError("the rewritten program has other arguments or results than the one it was made from")
     numbers: dict[Hashable, int] = {}
     want, single, _ = _number(plain, numbers, once)
     got, ours_single, stranger = _number(ours, numbers, once, len(numbers))

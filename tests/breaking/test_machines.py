@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -128,7 +129,7 @@ def test_a_draw_with_another_key_is_caught() -> None:
     # another key that exists by then
     written = {v for e in flat.eqns[: again[0]] for v in e.outvars} | set(flat.invars)
     other = next(k for k in keys if k is not mine and k in written and k not in aliases(flat, mine))
-    with pytest.raises(PlanError, match=r"another value: \w+ at .*test_machines\.py"):
+    with pytest.raises(PlanError, match=r"another value: \w+ at .*test_machines\.py:\d+$"):
         verify(step.variant.flat, mutated(flat, again[0], invars=[other]), NEVER_REPEATED)
 
 
@@ -158,6 +159,66 @@ def test_a_repeated_or_a_lost_effect_is_caught() -> None:
             verify(step.variant.flat, wrong, NEVER_REPEATED)
     with pytest.raises(PlanError):
         verify(step.variant.flat, replace(flat, eqns=tuple(swapped)), NEVER_REPEATED)
+    # the last one lost, and all of them: each side's operations are named, in order
+    five, four = (", ".join(["debug_callback"] * n) for n in (5, 4))
+    for gone, left in ((at[-1:], four), (at, "nothing")):
+        some = replace(flat, eqns=tuple(e for i, e in enumerate(flat.eqns) if i not in gone))
+        with pytest.raises(PlanError, match=f"run as {left} in the rewritten program, for {five} in the"):
+            verify(step.variant.flat, some, NEVER_REPEATED)
+        if left == "nothing":
+            with pytest.raises(
+                PlanError, match=f"run as {five} in the rewritten program, for nothing in the"
+            ):
+                verify(some, flat, NEVER_REPEATED)
+
+
+def test_what_may_run_only_once_by_its_name() -> None:
+    """An operation without an effect, such as an exchange between devices, that the caller lists."""
+    step, again = lowest_with("tanh")
+    assert again
+    verify(step.variant.flat, step.flat, frozenset())
+    with pytest.raises(PlanError, match="only once run as tanh, tanh"):
+        verify(step.variant.flat, step.flat, frozenset(["tanh"]))
+    verify(step.variant.flat, step.variant.flat, frozenset(["tanh"]))
+
+
+A, B = jnp.arange(12.0).reshape(3, 4), jnp.ones((3, 4))
+
+
+def with_constants(x: Any) -> Any:
+    left, right = jnp.sort(x * A, 0), jnp.sort(x * B, 0)
+    return left + 2.0 * right, jax.lax.top_k(x, 2)[0], jnp.float32(7.0)
+
+
+def test_constants_numbers_and_parts_are_told_apart() -> None:
+    """Two constants of one type, two numbers, two results of one operation, a result that is a number."""
+    flat = trace(with_constants, (B,)).flat
+    verify(flat, flat, frozenset())
+    if len(flat.constvars) == 2:
+        with pytest.raises(PlanError, match=r"result 0 .* another value: mul"):
+            verify(flat, replace(flat, constvars=flat.constvars[::-1]), frozenset())
+        with pytest.raises(PlanError, match="other arguments"):
+            fewer = replace(flat, constvars=flat.constvars[:1], consts=flat.consts[:1])
+            verify(flat, fewer, frozenset())
+    (at,) = [i for i, e in enumerate(flat.eqns) if any(isinstance(v, Literal) for v in e.invars)]
+    eqn = flat.eqns[at]
+    (where,) = [k for k, v in enumerate(eqn.invars) if isinstance(v, Literal)]
+    for value, aval in ((3.0, eqn.invars[where].aval), (2.0, jax.typeof(jnp.int32(2)))):
+        changed = [*eqn.invars]
+        changed[where] = Literal(np.asarray(value, aval.dtype), aval)
+        with pytest.raises(PlanError, match=r"result 0 .* another value: mul at"):
+            verify(flat, mutated(flat, at, invars=changed), frozenset())
+    (top,) = [i for i, e in enumerate(flat.eqns) if e.primitive.name == "top_k"]
+    values, indices = flat.eqns[top].outvars
+    with pytest.raises(PlanError, match="result 1 of the rewritten program is another value: its operands m"):
+        verify(flat, mutated(flat, top, outvars=[indices, values]), frozenset())
+    # the same operation with other parameters is another one
+    other = mutated(flat, top, params=dict(flat.eqns[top].params))
+    with pytest.raises(PlanError, match=r"result 1 .* another value: top_k"):
+        verify(flat, other, frozenset())
+    with pytest.raises(PlanError, match=r"result 2 .* another value"):
+        number = Literal(np.float32(8.0), jax.typeof(jnp.float32(8.0)))
+        verify(flat, replace(flat, outvars=(*flat.outvars[:2], number)), frozenset())
 
 
 def test_a_value_read_before_it_is_written_or_written_twice_is_caught() -> None:
@@ -242,6 +303,9 @@ def test_a_lost_result_is_caught() -> None:
     outs = step.flat.outvars
     with pytest.raises(PlanError, match=r"result 0 .* another value"):
         verify(step.variant.flat, replace(step.flat, outvars=(outs[1], *outs[1:])), NEVER_REPEATED)
+    with pytest.raises(PlanError, match="other arguments or results"):
+        verify(step.variant.flat, replace(step.flat, outvars=outs[:-1]), NEVER_REPEATED)
+    verify(step.variant.flat, replace(step.flat, invars=(*step.flat.invars,)), NEVER_REPEATED)
     unknown = Var(outs[0].aval)
     with pytest.raises(PlanError, match="the result reads"):
         verify(step.variant.flat, replace(step.flat, outvars=(unknown, *outs[1:])), NEVER_REPEATED)
