@@ -72,6 +72,7 @@ class Log:
     jax: str = jax.__version__
     seeds: list[int] = field(default_factory=list)
     size: str = "small"
+    double: bool = False
     seconds: float = 0.0
     programs: int = 0
     not_programs: int = 0
@@ -305,10 +306,15 @@ def small_too(size: str) -> None:
 
 
 def run(
-    seeds: Sequence[int], size: str, minutes: float, path: Path | None, shrink_seconds: float = 240.0
+    seeds: Sequence[int],
+    size: str,
+    minutes: float,
+    path: Path | None,
+    shrink_seconds: float = 240.0,
+    double: bool = False,
 ) -> Log:
-    """Attacks the programs of these seeds until the time is over."""
-    log, start = Log(size=size), time.monotonic()
+    """Attacks the programs of these seeds until the time is over; `double`: with float64 in them."""
+    log, start = Log(size=size, double=double), time.monotonic()
     small_too(size)
     outcomes: collections.Counter[str] = collections.Counter()
     covered: collections.Counter[str] = collections.Counter()
@@ -317,7 +323,7 @@ def run(
             break
         begun = time.monotonic()
         try:
-            case = programs.draw(seed, size)
+            case = programs.draw(seed, size, double=double)
             primitives = case.primitives
         except Exception as error:
             log.not_programs += 1
@@ -371,9 +377,11 @@ def attack_again(path: Path) -> None:
     """Attacks what failed in a stored run once more, and stores what it does now."""
     log = json.loads(path.read_text(encoding="utf-8"))
     small_too(log["size"])
+    double = log.get("double", False)
+    jax.config.update("jax_enable_x64", double)
     for failure in log["failures"]:
         try:
-            attack(programs.draw(failure["seed"], log["size"]), failure["seed"])
+            attack(programs.draw(failure["seed"], log["size"], double=double), failure["seed"])
             failure["now"] = "no failure"
         except Exception as error:
             failure["now"] = str(error).strip().splitlines()[0][:100]
@@ -392,12 +400,13 @@ def markdown(logs: Sequence[dict[str, Any]]) -> str:
     outcomes: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     primitives: collections.Counter[str] = collections.Counter()
     for log in logs:
-        fits = sum(log["outcomes"].values())
         seeds = f"{min(log['seeds'])}–{max(log['seeds'])}" if log["seeds"] else ""
-        lines.append(
-            f"| {log['jax']} | {log['size']} | {seeds} | {log['programs']} | {fits} | {log['rungs']} "
-            f"| {log['seconds']:.0f} | {log['slowest_seconds']:.0f} | {len(log['failures'])} |"
+        size = log["size"] + ", float64" * log.get("double", False)
+        cells = (
+            *(log["jax"], size, seeds, log["programs"], BUDGETS * log["programs"], log["rungs"]),
+            *(f"{log['seconds']:.0f}", f"{log['slowest_seconds']:.0f}", len(log["failures"])),
         )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
         outcomes[log["jax"]].update(log["outcomes"])
         primitives.update(log["primitives"])
     versions = sorted(outcomes)
@@ -427,6 +436,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the first program; the next is one more")
     parser.add_argument("--programs", type=int, default=10**6, help="how many at most")
     parser.add_argument("--size", default="medium", choices=("tiny", "small", "medium"))
+    parser.add_argument("--double", action="store_true", help="with float64 (jax_enable_x64)")
     parser.add_argument("--log", type=Path, metavar="FILE", help="store what was done as JSON")
     parser.add_argument("--no-shrink", action="store_true", help="report failures as they are")
     parser.add_argument("--one", type=int, metavar="SEED", help="print and attack one program")
@@ -440,14 +450,16 @@ def main() -> None:
     if options.again is not None:
         attack_again(options.again)
         return
+    jax.config.update("jax_enable_x64", options.double)
     if options.one is not None:
         small_too(options.size)
-        case = programs.draw(options.one, options.size)
+        case = programs.draw(options.one, options.size, double=options.double)
         print(case.description)
         print(attack(case, options.one))
         return
     seeds = range(options.seed, options.seed + options.programs)
-    log = run(seeds, options.size, options.minutes, options.log, 0 if options.no_shrink else 240.0)
+    shrink_seconds = 0.0 if options.no_shrink else 240.0
+    log = run(seeds, options.size, options.minutes, options.log, shrink_seconds, options.double)
     raise SystemExit(1 if log.failures else 0)
 
 

@@ -174,7 +174,8 @@ class Writer:
         ]
         recent = [v for v in found if v not in self.whole.arguments] or found
         if not recent:
-            return self.argument(self.shape(2 if rank is None else rank), dtype or "float32")
+            kinds = ("float64", "float32") if self.whole.double else ("float32",)
+            return self.argument(self.shape(2 if rank is None else rank), dtype or self.c.pick(kinds))
         if self.c.below(3):
             return self.c.pick(recent[::-1])
         return recent[-1]

@@ -38,9 +38,10 @@ def test_random_programs(case: Any) -> None:
     assert len(outcomes) >= fuzz.BUDGETS
 
 
-@pytest.mark.parametrize("seed", [3, 11])
-def test_drawn_programs(seed: int) -> None:
-    log = fuzz.run([seed], "tiny", 5.0, None, 0.0)
+@pytest.mark.parametrize(("seed", "double"), [(3, False), (11, False), (300_000, True)])
+def test_drawn_programs(seed: int, double: bool) -> None:
+    with jax.enable_x64(double):
+        log = fuzz.run([seed], "tiny", 5.0, None, 0.0, double)
     assert not log.failures and log.programs == 1 and log.rungs and log.primitives
 
 
