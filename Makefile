@@ -67,7 +67,7 @@ test-settings: $(STAMP)
 	$(CACHED) $(BIN)/python $(PYTEST) $(SETTINGS_TESTS)
 
 # Line and branch coverage of what plans and rewrites, half an hour: the compiled modules are measured as plain Python.
-PLAIN_TESTS := tests/solve/test_machine.py tests/solve/test_search.py tests/spine/test_planner.py \
+PLAIN_TESTS := tests/solve/test_machine.py tests/breaking/test_annealing.py tests/spine/test_planner.py \
   tests/spine/test_machine.py tests/breaking/test_schedule_machines.py tests/breaking/test_plain_python.py
 COVERAGE := COVERAGE_FILE=build/coverage/data $(BIN)/python -m coverage
 coverage: $(STAMP)

@@ -1,23 +1,29 @@
 """Twenty falling budgets on each model of the zoo: peaks never rise, costs never fall, results agree.
 
     python -m benchmarks.budgets [--scale small] [--budgets 20] [--log FILE] [NAME ...]
+    python -m benchmarks.budgets --table FILE ... > results/budgets.md
 
-Budgets are shares of what the step compiles to as it is, from all of it down to a few percent below the first
-one that cannot be met. Each result is certified, and compared with plain by `recoup.check`. Prints a line a
-model and, with `--log`, stores every point.
+Budgets fall in equal steps from what the step compiles to as it is to the smallest peak that planning
+predicts; the first one that cannot be met ends the sweep. Each result is certified, and compared with plain
+by the rule of `recoup.check`. All budgets of a model have one ladder, and compile each rung once. Prints a
+line a model and, with `--log`, stores every point.
 """
 
 import argparse
 import itertools
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 
 import recoup
+from benchmarks import fuzz
 from benchmarks.zoo import ZOO
+from recoup._report.text import format_bytes
 
 
 @dataclass(frozen=True)
@@ -32,19 +38,29 @@ class Point:
     agrees: bool
 
 
+@dataclass(frozen=True)
+class Case:
+    """A model's step and arguments, as `fuzz.Program` takes them."""
+
+    step: Callable[..., Any]
+    args: tuple[Any, ...]
+    donate: tuple[int, ...] = ()
+
+
 def sweep(name: str, scale: str, count: int) -> list[Point]:
     """The points of one model, from the largest budget to the smallest."""
-    step, args = ZOO[name].make(scale)
-    plain = recoup.fit(step, *args, budget="100%").memory.total_bytes
+    program = fuzz.Program(Case(*ZOO[name].make(scale)), {})
+    plain = program.fit(2**50).memory.total_bytes
+    lowest = min(step.predicted_bytes for step in program.ladder.steps)
     points: list[Point] = []
     for i in range(count):
-        budget = int(plain * (1.0 - 0.9 * i / max(1, count - 1)))
+        budget = int(plain - (plain - lowest) * i / max(1, count - 1))
         try:
-            fitted = recoup.fit(step, *args, budget=budget)
+            fitted = program.fit(budget)
         except recoup.BudgetError:
             points.append(Point(budget, 0, 0.0, 0.0, 0, True))
             break  # the smaller ones cannot be met either
-        found = recoup.check(step, fitted, *args)
+        found = program.compare(program.run(fitted))
         total = fitted.memory.total_bytes
         points.append(Point(budget, total, fitted.plan.overhead, found.ulps, fitted.compiles, found.agrees))
     return points
@@ -67,6 +83,35 @@ def faults(points: list[Point]) -> list[str]:
     return found
 
 
+def table(pages: list[dict[str, Any]]) -> str:
+    """Stored runs as Markdown: a row a model."""
+    lines = [
+        "# Twenty falling budgets on each model",
+        "",
+        "Made by `python -m benchmarks.budgets`. Budgets fall in equal steps from what the step compiles to",
+        "as it is to the smallest peak that planning predicts; the first refused ends a row. Sizes are",
+        "the compiler's. `ulps` is the largest difference of any output from plain, in units in the last",
+        "place of its largest value; all agree by the rule of `recoup.check` unless a fault says otherwise.",
+        "",
+        "| JAX | scale | model | plain | met | down to | FLOPs there | compiles | ulps | faults |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for page in pages:
+        for name, found in page["models"].items():
+            points = [Point(**p) for p in found["points"]]
+            met = [p for p in points if p.total_bytes]
+            last = min(met, key=lambda p: p.total_bytes)
+            share = last.total_bytes / points[0].budget_bytes
+            worst = max(p.ulps for p in met)
+            cells = (
+                *(page["jax"], page["scale"], name, format_bytes(points[0].budget_bytes), len(met)),
+                *(f"{share:.0%}", f"+{met[-1].overhead:.1%}", sum(p.compiles for p in met), f"{worst:.3g}"),
+                "; ".join(found["faults"]) or "none",
+            )
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.budgets", description=__doc__.split("\n\n")[0]
@@ -75,7 +120,11 @@ def main() -> None:
     parser.add_argument("--scale", default="small")
     parser.add_argument("--budgets", type=int, default=20)
     parser.add_argument("--log", type=Path, metavar="FILE")
+    parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="the page of stored runs")
     options = parser.parse_args()
+    if options.table:
+        print(table([json.loads(path.read_text(encoding="utf-8")) for path in options.table]), end="")
+        return
     stored = {}
     for name in options.names or ZOO:
         start = time.monotonic()

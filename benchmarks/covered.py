@@ -10,7 +10,10 @@ from pathlib import Path
 PARTS = {
     "solve": ("_graph", "_solve/", "_frontier", "_bound"),
     "plan": ("_plan", "_plan_file", "_planner/", "_ladder", "_program", "_tables", "_budget"),
-    "rewrite": ("_rewrite", "_inline", "_verify", "_loop_pairs", "_loop_bodies", "_segments", "_trace"),
+    "rewrite": (
+        *("_rewrite", "_inline", "_verify", "_trace", "_shards"),
+        *("_loop_pairs", "_loop_bodies", "_segments"),
+    ),
     "memory": ("_memory/",),
     "checkpoint": ("_checkpoint", "_barrier", "_regions/", "policies"),
     "loops": ("_loops/",),

@@ -106,6 +106,8 @@ def test_the_numbers_of_the_solver_checker() -> None:
     with pytest.raises(PlanError, match="step 1 is the first to compute operation 2, and 1 comes first"):
         check(graph, [0, 2, 1], given=True)
     check(graph, [0, 0, 1, 0, 2], given=True)
+    with pytest.raises(TypeError):  # so that no flag is taken for a budget
+        check(graph, [0, 1, 2], None, True)  # type: ignore[misc]
     empty = check(Graph([], [], []), [])
     assert (empty.cost, empty.peak_bytes, empty.profile.tolist()) == (0, 0, [])
 
@@ -195,6 +197,8 @@ def test_the_step_machine_names_the_step() -> None:
     made = program([([0], 4), ([1], 4), ([2], 4)], [3])
     with pytest.raises(PlanError, match="step 1 runs operation 2 before operation 1"):
         execute_step(made, [0, 2, 1])
+    with pytest.raises(PlanError, match="step 3 runs operation 2 before operation 1"):
+        execute_step(made, [0, 0, 0, 2, 1])
     with pytest.raises(PlanError, match=r"operation 2 \(op2\) is never computed"):
         execute_step(made, [0, 1, 0])
     impure = replace(made, ops=(made.ops[0], replace(made.ops[1], pure=False), made.ops[2]))
