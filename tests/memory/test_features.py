@@ -88,8 +88,6 @@ def test_feature(name):
     truth = compiled(fun, *args)
     got = predict(jax.make_jaxpr(fun)(*args))
     whole = truth.temp_size_in_bytes + truth.argument_size_in_bytes + truth.output_size_in_bytes
-    # on JAX 0.12 the mapped loop's carry is copied once more than the model thinks (a known miss)
-    allowed = 0.35 if name == "mapped loop" else 0.05
-    assert abs(got.estimate.temporaries_bytes - truth.temp_size_in_bytes) <= allowed * whole
+    assert abs(got.estimate.temporaries_bytes - truth.temp_size_in_bytes) <= 0.05 * whole
     assert got.estimate.outputs_bytes == truth.output_size_in_bytes
     assert not got.opaque

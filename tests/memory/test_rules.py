@@ -3,12 +3,15 @@
 Each fails without its rule by one array of the program or more. Differences of 4 KiB count as none.
 """
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 from recoup import _compat
 from recoup._memory import predict
+from recoup._memory._hoisting import Hoisting
 from recoup._memory._tables import tables
 
 from .programs import array, compiled
@@ -78,6 +81,83 @@ def unchanged(x, xs):
     return jnp.tanh(zeros + x) @ last.T
 
 
+def outer_product(x):
+    """A constant factor goes to what is spread (where constants merge): no product of the whole is kept."""
+    v = jnp.sum(x, 1)
+    return squares(lambda v: jnp.outer(v, v))(v)
+
+
+def rows_left(x, xs):
+    """Five rows by twos: what the loop leaves is one part of what is concatenated, and read there."""
+
+    def body(c, row):
+        c = jnp.tanh(c + row)
+        return c, c * row
+
+    return squares(lambda x, xs: lax.scan(body, x, xs, unroll=2)[1])(x, xs)
+
+
+def sum_of_parts(x, y):
+    """A reduction over what is concatenated is one of each part: the whole is never there."""
+    joined = jnp.concatenate([jnp.tanh(x @ x.T), jnp.tanh(y @ y.T)])
+    return jnp.sum(joined, 0), jnp.sum(joined, 1)
+
+
+def unknown_length(x, w, n):
+    """What does not change in a loop of unknown length is moved out of it too."""
+
+    def body(state):
+        i, c = state
+        for k in range(4):
+            c = jnp.sin(c) * jnp.tanh(w @ (w + k))
+        return i + 1, c
+
+    return lax.while_loop(lambda state: state[0] < n, body, (0, x))[1]
+
+
+def one_place(x, y, i):
+    """A scatter to one place updates a slice, which a reader can do for itself."""
+    once = (x @ x.T).at[i].set(y)
+    return jnp.sum(jnp.sin(once) @ x, 0)
+
+
+def handed_on(x, which):
+    """What all branches return as it came needs no copy, and no buffer."""
+    y = jnp.cos(x) * 2
+    doubled = squares(
+        lambda y: lax.cond(which > 0, lambda y: y * jnp.mean(jnp.sin(y)), lambda y: y * jnp.max(y), y)
+    )
+    return doubled(y), y
+
+
+def many_keys(keys):
+    """Keys are spread where they are read, inside the cipher's loop."""
+    return jax.vmap(lambda key: jax.random.normal(key, (512,)))(keys) * 2
+
+
+def transposed_operand(x):
+    """A loop takes its operands in a tuple: on JAX 0.12 what is transposed is written before it is copied."""
+    y = jnp.tanh(x @ x.T[:, :128])
+    return lax.fori_loop(0, x[0, 0].astype(int), lambda i, c: jnp.sin(c) + y.T, y.T)
+
+
+def fresh_carry(x, n):
+    """A constant new value waits for nothing: it is moved over the old one when that has been read."""
+
+    def body(state):
+        i, a, b = state
+        return i + 1, jnp.sin(a) + b, jnp.zeros_like(b)
+
+    return lax.while_loop(lambda state: state[0] < n, body, (0, jnp.tanh(x), jnp.cos(x)))[1]
+
+
+def behind_a_barrier(x):
+    """Arithmetic on what comes through a barrier takes its buffer over where barriers are gone by then."""
+    y, z = lax.optimization_barrier((jnp.tanh(x @ x.T), x @ (x + 1).T))
+    w = jnp.sin(y) * z
+    return jnp.sum(w @ w)
+
+
 RULES = {
     "invariant loop": (noise_in_a_loop, rows, stack, array(2, dtype=jnp.uint32)),
     "slice and rest": (slice_and_rest, tall, array(128, 128), array(dtype=jnp.int32)),
@@ -98,6 +178,16 @@ RULES = {
     "loop before the loss": (loop_before_the_loss, tall),
     "tuples take turns": (tuples_take_turns, tall, array(128, 128), array(dtype=jnp.int32)),
     "unchanged carry": (unchanged, rows, stack),
+    "outer product": (outer_product, rows),
+    "rows left": (rows_left, rows, array(5, 256, 64)),
+    "sum of parts": (sum_of_parts, rows, array(256, 96)),
+    "scan over more": (lambda x: jnp.cumprod(jnp.tanh(x), 2) * 2, array(32, 64, 64)),
+    "handed on": (handed_on, rows, array(dtype=jnp.int32)),
+    "transposed operand": (transposed_operand, tall),
+    "many keys": (many_keys, array(64, 2, dtype=jnp.uint32)),
+    "another order": (lambda x: lax.reshape(jnp.sin(x), (128, 512), (1, 0)) @ x, tall),
+    "fresh carry": (fresh_carry, rows, array(dtype=jnp.int32)),
+    "behind a barrier": (behind_a_barrier, rows),
 }
 
 
@@ -121,6 +211,46 @@ def test_a_donated_argument_that_is_also_a_result():
         return jnp.sum(jnp.sin(x) * s), x - 0.1 * s, x
 
     assert abs(off(step, tall, tall, donate=(0,))) <= 4096
+
+
+def entry_of(fun, *args):
+    """The compiled program's own instructions."""
+    text = jax.jit(fun).lower(*args).compile().as_text()
+    return text[text.index("\nENTRY") :]
+
+
+def operations(fun, *args):
+    return [point.op for point in predict(jax.make_jaxpr(fun)(*args)).timeline]
+
+
+def test_what_does_not_change_in_a_loop_of_unknown_length():
+    square, n = array(128, 128), array(dtype=jnp.int32)
+    args = (square, square, n)
+    assert operations(unknown_length, *args).count("dot") == 4
+    assert (
+        len(re.findall(r"\[128,128\]\S* (?:dot|fusion)\(.*dot_general", entry_of(unknown_length, *args))) >= 4
+    )
+
+
+def test_a_scatter_to_one_place():
+    args = (rows, array(256), array(dtype=jnp.int32))
+    assert "scatter" not in operations(one_place, *args)
+    assert not re.search(r"wrapped_scatter| scatter\(", entry_of(one_place, *args))
+
+
+def test_hoisting_looks_at_so_many_instructions():
+    """Loops inside others come first; what is beyond is not looked at."""
+    hoisting, program, inner = Hoisting(), [], []
+    hoisting.made(inner, 300)  # in the body of the next
+    hoisting.made(program, 500, [inner])
+    hoisting.made(program, 400)
+    assert hoisting.within(program, 1201) == (True, True, True)
+    assert hoisting.within(program, 1000) == (True, True, False)
+    assert hoisting.within(program, 700) == (True, False, False)
+    again = Hoisting((True, False))
+    assert again.reaches()
+    again.made([], 1)
+    assert not again.reaches()
 
 
 def test_merged_constants():

@@ -77,13 +77,16 @@ def padded(nbytes: int) -> int:
     return -(-nbytes // ALIGN) * ALIGN
 
 
-def allocate(g: Graph, schedule: Callable[[Graph], list[Node]], donated: dict[int, int]) -> Arena:
+def allocate(
+    g: Graph, schedule: Callable[[Graph], list[Node]], donated: dict[int, int], *, barriers_stay: bool = False
+) -> Arena:
     """Simulates a program.
 
     Args:
       g: its entry computation, copies inserted.
       schedule: gives the order of a computation's operations.
       donated: output -> parameter that it lives in.
+      barriers_stay: whether barriers are there still when buffers are assigned.
     """
     entry = _computation(g, schedule, body=False, owned=set(donated.values()))
     results = _claim_results(entry, body=False)
@@ -91,7 +94,7 @@ def allocate(g: Graph, schedule: Callable[[Graph], list[Node]], donated: dict[in
     _rank(entry, 0)
     arguments = {id(entry.find(g.outputs[k])): entry.buffers[id(g.params[p])] for k, p in donated.items()}
     _use_results(_all_buffers(entry), results, arguments)
-    return _simulate(entry)
+    return _simulate(entry, barriers_stay)
 
 
 def _computation(
@@ -217,7 +220,7 @@ def _live_ranges(
                 buffers[id(node)] = Buffer(node, padded(node.nbytes), -1, -1, "argument")
         elif op == "gte":
             maker = node.operands[0]
-            if maker.op not in ("barrier", "while"):
+            if maker.op not in ("barrier", "while") and definer(node) is node:
                 buffers[id(node)] = Buffer(node, padded(node.nbytes), position[id(maker)], i)
         elif op == "while":
             for k, x in enumerate(node.operands):
@@ -245,14 +248,17 @@ def _may_overwrite(b: Buffer, o: Buffer | None, operand: Node) -> bool:
 
 
 def behind_barriers(x: Node) -> Node:
-    """What a barrier's result is; barriers are gone when buffers are assigned."""
+    """What a barrier's result is."""
     while x.op == "gte" and x.operands[0].op == "barrier":
         x = x.operands[0].operands[x.attrs]
     return x
 
 
-def _write_over(c: Computation) -> None:
-    """In-place reuse among temporaries: a buffer takes over that of an operand which dies in it."""
+def _write_over(c: Computation, barriers_stay: bool) -> None:
+    """In-place reuse among temporaries: a buffer takes over that of an operand which dies in it.
+
+    What is read through a barrier is no operand.
+    """
     buffers, order = c.buffers, c.order
     taken: set[int] = set()
     for node in order:
@@ -260,7 +266,7 @@ def _write_over(c: Computation) -> None:
         if b is None or b.place is not None or b.handed or node.attrs == "kept":
             continue
         for x in inputs(node):
-            o = buffers.get(id(behind_barriers(x)))
+            o = buffers.get(id(x if barriers_stay else behind_barriers(x)))
             if o is None or o.place is not None or o.handed or id(o) in taken:
                 continue
             if _may_overwrite(b, o, x):
@@ -269,11 +275,11 @@ def _write_over(c: Computation) -> None:
                 break
 
 
-def _simulate(c: Computation) -> Arena:
+def _simulate(c: Computation, barriers_stay: bool) -> Arena:
     order, buffers = c.order, c.buffers
     _branch_results(c)
-    inner = {n: [_simulate(part) for part in parts] for n, parts in c.inside.items()}
-    _write_over(c)
+    inner = {n: [_simulate(part, barriers_stay) for part in parts] for n, parts in c.inside.items()}
+    _write_over(c, barriers_stay)
     last = len(order)
     kept = [b for b in buffers.values() if b.place is None]
     number = {id(b): k for k, b in enumerate(kept)}

@@ -6,12 +6,16 @@ each stacked output, started as zeros and updated in place. `while` attrs are th
 unknown).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from recoup import _compat
 from recoup._memory import _rules as rules
 from recoup._memory._graph import Graph, Node
 from recoup._memory._lower import Lowering, full_shape, rule, squeeze
+from recoup._memory._shapes import strip
+
+AROUND_BODY = 2  # instructions beside a body's own: the tuples that it takes and returns
 
 
 def loop(low: Lowering, inits: list[Node], body: Graph, trips: int, *others: Graph) -> list[Node]:
@@ -21,6 +25,7 @@ def loop(low: Lowering, inits: list[Node], body: Graph, trips: int, *others: Gra
     if body.effects:
         low.g.effects.append(node)
     same = [out is param for out, param in zip(body.outputs, body.params, strict=True)]
+    low.g.instructions += AROUND_BODY + len(same) - sum(same)
     return [x if same[i] else low.g.new("gte", x.shape, x.dtype, (node,), i) for i, x in enumerate(inits)]
 
 
@@ -83,7 +88,7 @@ def _scan(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     ]
     step = g.add("add", (), "int32", (i, g.constant(1, "int32")))
     g.outputs = [step, *p_consts, *new_carries, *p_stacked, *new_accs]
-    _hoist(low, inits, g)
+    _hoist(low, inits, child)
     result = loop(low, inits, g, length)
     first = 1 + nc + nk + len(stacked)
     return [*result[1 + nc : 1 + nc + nk], *result[first : first + len(accs)]]
@@ -103,11 +108,7 @@ def _unrolled(low: Lowering, eqn: Any, xs: list[Node], parts: Any, unroll: int) 
         made: list[list[Node]] = []
         for step in range(count):
             i = count - 1 - step if parts.reverse else step
-            row = (
-                [at.g.add("slice", x.shape[1:], x.dtype, (x,), (0, i, 1)) for x in rows]
-                if count > 1
-                else rows
-            )
+            row = [strip(at.g, x, x.shape, 0, i, 1) for x in rows] if count > 1 else rows
             values = at.jaxpr(inner, [at.const(c) for c in inner_consts], [*consts, *carries, *row])
             carries = values[:nk]
             made.append(values[nk:])
@@ -125,8 +126,8 @@ def _unrolled(low: Lowering, eqn: Any, xs: list[Node], parts: Any, unroll: int) 
     for x in stacked:
         rest = x.shape[1:]
         if trips and left:
-            head = low.g.add("slice", (cut, *rest), x.dtype, (x,), (0, 0, cut))
-            tail = low.g.add("slice", (length - cut, *rest), x.dtype, (x,), (0, cut, length - cut))
+            head = strip(low.g, x, x.shape, 0, 0, cut)
+            tail = strip(low.g, x, x.shape, 0, cut, length - cut)
             both = (tail, head) if parts.reverse else (head, tail)
         else:
             both = (x, x)
@@ -152,7 +153,7 @@ def _unrolled(low: Lowering, eqn: Any, xs: list[Node], parts: Any, unroll: int) 
         ]
         step = g.add("add", (), "int32", (i, g.constant(1, "int32")))
         g.outputs = [step, *p_consts, *new, *p_rows, *updated]
-        _hoist(low, inits, g)
+        _hoist(low, inits, child)
         result = loop(low, inits, g, trips)
         carries = result[1 + nc : 1 + nc + nk]
         first = 1 + nc + nk + len(stacked)
@@ -177,8 +178,16 @@ _CHEAP = frozenset(
 )
 
 
-def _hoist(low: Lowering, inits: list[Node], body: Graph) -> None:
+def _hoist(low: Lowering, inits: list[Node], child: Lowering, *others: Lowering) -> None:
     """Moves out of the loop what does not change in it, as new values that the loop hands through."""
+    body = child.g
+    if low.hoisting.reaches():
+        _move_out(low, inits, body, [x.g for x in others])
+    inside = [x.loops for x in (child, *others)]
+    low.hoisting.made(low.loops, body.instructions + len(body.params) + AROUND_BODY, inside)
+
+
+def _move_out(low: Lowering, inits: list[Node], body: Graph, others: Sequence[Graph]) -> None:
     outside: dict[Node, Node] = {}
     for param, init, out in zip(body.params, inits, body.outputs, strict=True):
         if out is param:
@@ -205,6 +214,7 @@ def _hoist(low: Lowering, inits: list[Node], body: Graph) -> None:
             made = build(node.op, node.shape, node.dtype, operands, node.attrs)
             made.bodies = node.bodies
             outside[node] = made
+            low.g.instructions += 1
         return made
 
     needed = set(body.outputs)
@@ -214,7 +224,10 @@ def _hoist(low: Lowering, inits: list[Node], body: Graph) -> None:
     for node in found:
         if node in needed:
             inits.append(rebuild(node))
+            for g in others:
+                g.param(node.shape, node.dtype)
             node.op, node.operands, node.attrs = "parameter", [], len(body.params)
+            body.instructions -= 1
             body.params.append(node)
             body.outputs.append(node)
 
@@ -225,7 +238,7 @@ def _while(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     n_cond, n_body = p["cond_nconsts"], p["body_nconsts"]
     cond_consts, body_consts, carries = xs[:n_cond], xs[n_cond : n_cond + n_body], xs[n_cond + n_body :]
     inits = [*cond_consts, *body_consts, *carries]
-    graphs = []
+    children = []
     for name, used in (("body_jaxpr", slice(n_cond, None)), ("cond_jaxpr", None)):
         inner, inner_consts = _compat.open_jaxpr(p[name])
         child = low.child(low.g.eqn)
@@ -233,8 +246,10 @@ def _while(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
         args = params[used] if used is not None else [*params[:n_cond], *params[n_cond + n_body :]]
         values = child.jaxpr(inner, [child.const(c) for c in inner_consts], args)
         child.g.outputs = [*params[: n_cond + n_body], *values] if used is not None else values
-        graphs.append(child.g)
-    return loop(low, inits, graphs[0], 0, graphs[1])[n_cond + n_body :]
+        children.append(child)
+    count = len(inits)
+    _hoist(low, inits, *children)
+    return loop(low, inits, children[0].g, 0, children[1].g)[n_cond + n_body : count]
 
 
 @rule("cond")
@@ -246,6 +261,7 @@ def _cond(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
         params = [child.g.param(x.shape, x.dtype) for x in xs[1:]]
         child.g.outputs = child.jaxpr(inner, [child.const(c) for c in inner_consts], params)
         node.bodies.append(child.g)
+        low.hoisting.order.extend(child.loops)
     if any(g.effects for g in node.bodies):
         low.g.effects.append(node)
     outs = [full_shape(v.aval) for v in eqn.outvars]

@@ -34,6 +34,20 @@ def updated(node: Node) -> Node | None:
     return node.operands[0]
 
 
+def passed(branches: Node, k: int) -> Node | None:
+    """The operand of a conditional that all its branches return as result k, if there is one."""
+    found: Node | None = None
+    for g in branches.bodies:
+        x = g.outputs[k]
+        if x.op != "parameter":
+            return None
+        operand = branches.operands[1 + x.attrs]
+        if found is not None and operand is not found:
+            return None
+        found = operand
+    return found
+
+
 def definer(node: Node) -> Node:
     """The node whose buffer this one stands for (a loop's element: its initial value)."""
     while True:
@@ -45,7 +59,10 @@ def definer(node: Node) -> Node:
             if maker.op in ("barrier", "while"):
                 node = maker.operands[node.attrs]
             else:
-                return node
+                operand = passed(maker, node.attrs) if maker.op == "conditional" else None
+                if operand is None:
+                    return node
+                node = operand
         else:
             return node
 
@@ -71,6 +88,10 @@ def _holder(node: Node) -> Node:
     while node.op in ("reshape", "transpose", "gte"):
         if node.op == "gte" and node.operands[0].op != "barrier":
             maker = node.operands[0]
+            operand = passed(maker, node.attrs) if maker.op == "conditional" else None
+            if operand is not None:
+                node = operand
+                continue
             if maker.op != "while" or not invariant(maker.bodies[0], node.attrs):
                 return node
         node = node.operands[0].operands[node.attrs] if node.op == "gte" else node.operands[0]
@@ -145,7 +166,8 @@ def insert_copies(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
                         copy if y is param or (y.attrs == "kept" and y.operands[0] is param) else y
                         for y in g.outputs
                     ]
-                if not body and not any(u is d or precede([u], d, place) for u in readers):
+                waits = any(u is d or precede([u], d, place) for u in readers)
+                if not waits and (not body or _fresh(d, readers)):
                     # nothing makes the new value wait for the copy: it is moved in when both are there
                     moved = g.outputs[k] = _copy(x)
                     moved.after = copy
@@ -154,6 +176,12 @@ def insert_copies(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
         taken.add(id(d))
     g.nodes = [*g.params, *(n for n in g.alive() if n.op != "parameter")]
     relink(g)
+
+
+def _fresh(node: Node, readers: list[Node]) -> bool:
+    """Whether a carry is a constant spread anew, which waits for nothing, and the old one is only read."""
+    taken = any(u.op in ("barrier", "while", "conditional") or updated(u) is not None for u in readers)
+    return node.op == "broadcast" and node.operands[0].op == "constant" and not taken
 
 
 def _replace(node: Node, old: Node, new: Node) -> None:

@@ -140,11 +140,25 @@ class Fuser:
         operations, t = self.operations, self.t
         for at in range(len(self.order) - 1, -1, -1):
             if not operations.bits[at] & (kernels.DEAD | kernels.NEVER) and self.order[at].attrs != "result":
-                kernels.fill(operations, at, self.start, t.code_duplication, t.reductions_in_fusion)
+                apart = self.updated(self.order[at])
+                kernels.fill(operations, at, self.start, t.code_duplication, t.reductions_in_fusion, apart)
         # What fusions read is renamed once, at the end: one may read thousands of values.
         for fusion in self.fusions.values():
             fusion.fused.rename(self.fusions)
             fusion.operands = list(fusion.fused.reads)
+
+    def updated(self, node: Node) -> int:
+        """The place of what an update in place may not hold, or -1.
+
+        That is what it updates, if it is a constant spread or if slices of it are read too.
+        """
+        if node.op != "dynamic-update-slice":
+            return -1
+        x = node.operands[0]
+        constant = x.op == "broadcast" and x.operands[0].op == "constant"
+        if constant or any(u.op == "dynamic-slice" for u in x.users):
+            return self.operations.place[x]
+        return -1
 
     def start(self, consumer: Node) -> Node:
         """A fusion that holds one operation, in its place."""

@@ -70,6 +70,7 @@ class Graph:
         self.entry = False  # whether it is the program itself, not a loop's body or a branch
         self.eqn = -1  # the top-level equation now being lowered
         self.called = False  # whether it is in a function that the program calls
+        self.instructions = 0  # about as many as the compiler has before it merges equal ones
 
     def add(
         self, op: str, shape: Shape, dtype: str, operands: tuple[Node, ...] = (), attrs: Any = None

@@ -28,23 +28,23 @@ class Plan(NamedTuple):
     steps: list[Step]
 
 
-def heap_bytes(plan: Plan, floor_bytes: int = 0) -> int:
-    """The arena for a program's buffers, in bytes.
+def heap_bytes(plan: Plan, floor_bytes: int = 0) -> tuple[int, int]:
+    """The arena for a program's buffers, in bytes, and what it is if only the first layout is as it is here.
 
     `floor_bytes`: a known lower bound (the largest sum of live buffers); a layout that reaches it is kept.
     """
     spans: list[list[int]] = []
     _walk(plan, 0, spans)
     if not spans:
-        return 0
+        return 0, 0
     table = np.array(spans, dtype=np.int64)
     size, start, own, end, rank = (table[:, k] for k in range(5))
     spatial = np.lexsort((rank, start - own, -size))
-    best = _place(size, start, end, spatial)
-    if best > floor_bytes:
-        temporal = np.lexsort((rank, -size, start - end))
-        best = min(best, _place(size, start, end, temporal))
-    return best
+    first = _place(size, start, end, spatial)
+    if first <= floor_bytes:
+        return first, first
+    temporal = np.lexsort((rank, -size, start - end))
+    return min(first, _place(size, start, end, temporal)), first
 
 
 def _walk(plan: Plan, clock: int, spans: list[list[int]]) -> int:

@@ -7,7 +7,7 @@ cimport cython
     reductions=int, members=list, found=list, usage=list, waiting=list, e=int, at=int, f=int, current=int,
     reach=set, me=int, whole=bint, again=bint, emitted=int, u=int, c=int, mine=set, who=set, y=int, same=bint,
     reads=dict)
-cpdef fill(operations, int root, start, int duplication, int most_reductions)
+cpdef fill(operations, int root, start, int duplication, int most_reductions, int apart=*)
 
 @cython.locals(i=int, count=int)
 cpdef remove_user(list users, user)

@@ -102,7 +102,12 @@ def may_start(own: int, bits: int, producer: Node) -> bool:
 
 
 def fill(
-    operations: Operations, root: int, start: Callable[[Node], Node], duplication: int, most_reductions: int
+    operations: Operations,
+    root: int,
+    start: Callable[[Node], Node],
+    duplication: int,
+    most_reductions: int,
+    apart: int = -1,
 ) -> Any:
     """Pulls producers into one operation, the latest first.
 
@@ -112,6 +117,7 @@ def fill(
       start: puts a fusion in an operation's place.
       duplication: how often a kernel may emit one producer.
       most_reductions: a kernel with more takes no further one.
+      apart: the place of an operation that it may not hold, or -1.
 
     Returns:
       The fusion, or None where nothing joins.
@@ -136,7 +142,7 @@ def fill(
     while waiting:
         at = -heappop(waiting)
         f = bits[at]
-        if f & (NEVER | FIXED):
+        if f & (NEVER | FIXED) or at == apart:
             continue
         x = order[at]
         if fusion is None:

@@ -2,7 +2,7 @@
 
 The compiler gives a transpose the layout that makes it free, then every reader asks for its
 operands in row-major order: what is read transposed is copied. One copy serves all readers (equal
-copies are merged later).
+copies are merged later). A loop takes its operands, and a program gives its results, in a tuple.
 """
 
 from recoup._memory._graph import Graph, Node
@@ -15,14 +15,15 @@ def assign_layouts(g: Graph, t: Tables) -> None:
     for node in g.alive():
         if node.op == "transpose":
             continue
+        written = node.op == "while" and t.transposes_operands
         for i, x in enumerate(node.operands):
             if x.op == "transpose":
-                node.operands[i] = _copy(g, x, made)
+                node.operands[i] = _result(x, t) if written else _copy(g, x, made)
     g.outputs = [_result(x, t) if x.op == "transpose" else x for x in g.outputs]
 
 
 def _result(x: Node, t: Tables) -> Node:
-    """A transposed result leaves through a tuple, which nothing is fused across: it is written first."""
+    """What is transposed and leaves through a tuple is written first: nothing is fused across the tuple."""
     if x.operands[0].op != "convolution" or t.transposes_convolutions:
         x = Node("copy", x.shape, x.dtype, [x], None, x.eqn, x.id)
     return Node("copy", x.shape, x.dtype, [x], "result", x.eqn, x.id)

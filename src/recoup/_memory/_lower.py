@@ -15,6 +15,7 @@ import numpy as np
 
 from recoup._memory import _rules as rules
 from recoup._memory._graph import ITEM_BYTES, Graph, Node, Shape
+from recoup._memory._hoisting import Hoisting
 
 Rule = Callable[["Lowering", Any, list[Node]], list[Node]]
 RULES: dict[str, Rule] = {}
@@ -71,9 +72,17 @@ class Lowering:
     """Lowers one jaxpr (and, through `child`, those inside it)."""
 
     def __init__(
-        self, graph: Graph, opaque: dict[str, None], constants: dict[int, int], *, barriers_hold: bool
+        self,
+        graph: Graph,
+        opaque: dict[str, None],
+        constants: dict[int, int],
+        *,
+        barriers_hold: bool,
+        hoisting: Hoisting,
     ):
         self.g = graph
+        self.hoisting = hoisting
+        self.loops: list[int] = []  # those of this computation, by number
         self.opaque = opaque  # what is not known, by name
         self.constants = constants  # bytes of the arrays closed over, each once
         self.barriers_hold = barriers_hold
@@ -86,7 +95,9 @@ class Lowering:
         graph.eqn = eqn
         graph.native_half = self.g.native_half
         graph.merges_constants = self.g.merges_constants
-        return Lowering(graph, self.opaque, self.constants, barriers_hold=self.barriers_hold)
+        return Lowering(
+            graph, self.opaque, self.constants, barriers_hold=self.barriers_hold, hoisting=self.hoisting
+        )
 
     def jaxpr(
         self, jaxpr: Any, consts: Sequence[Node], args: Sequence[Node], *, top: bool = False
@@ -101,6 +112,8 @@ class Lowering:
                 g.eqn = i
             operands = [self.literal(v) if hasattr(v, "val") else env[v] for v in eqn.invars]
             fun = rules_get(eqn.primitive.name)
+            if fun is not _call:
+                g.instructions += 1 + sum(1 for v in eqn.invars if hasattr(v, "val"))
             outs = fun(self, eqn, operands) if fun is not None else self.unknown(eqn, operands)
             env.update(zip(eqn.outvars, outs, strict=True))
             if fun is _call:

@@ -16,18 +16,19 @@ from recoup import _compat
 from recoup._collector import paused
 from recoup._memory import _bounded, _collectives, _control, _math, _ordering, _random, _shapes, _special
 from recoup._memory._allocate import Arena, allocate
-from recoup._memory._copies import definer, insert_copies
+from recoup._memory._copies import definer, insert_copies, passed
 from recoup._memory._dead import drop_dead
 from recoup._memory._fusion import fuse_loops
 from recoup._memory._graph import ITEM_BYTES, Graph, Node
 from recoup._memory._heap import heap_bytes
+from recoup._memory._hoisting import Hoisting
 from recoup._memory._late import simplify_late
 from recoup._memory._layout import assign_layouts
 from recoup._memory._library import fuse_library
 from recoup._memory._lower import Lowering, full_shape, squeeze
 from recoup._memory._results import Life, Live, MemoryBytes, Point, Prediction
 from recoup._memory._schedule import breadth_first
-from recoup._memory._tables import SLACK, Tables, tables
+from recoup._memory._tables import HOIST_DOUBT, HOIST_SHARE, HOIST_VISITS, SLACK, Tables, tables
 
 # They register their rules.
 _LOADED = (_bounded, _collectives, _control, _math, _ordering, _random, _shapes, _special)
@@ -39,20 +40,29 @@ def _aval_bytes(aval: Any) -> int:
     return int(np.prod(shape, dtype=np.int64)) * ITEM_BYTES.get(dtype, 1)
 
 
-def _lower(jaxpr: Any, *, barriers_hold: bool) -> Lowering:
-    """The program as a small graph."""
+def _lower(jaxpr: Any, *, barriers_hold: bool, reached: Sequence[bool] = ()) -> Lowering:
+    """The program as a small graph. `reached`: see `Hoisting`."""
     inner, consts = _compat.open_jaxpr(jaxpr)
     g = Graph()
     g.entry = True
     t = tables(_compat.JAX_VERSION)
     g.native_half, g.merges_constants = t.native_half, t.merges_constants
-    lowering = Lowering(g, {}, {}, barriers_hold=barriers_hold)
+    lowering = Lowering(g, {}, {}, barriers_hold=barriers_hold, hoisting=Hoisting(reached))
     params = []
     for v in inner.invars:
         shape, dtype = full_shape(v.aval)
         params.append(g.param(squeeze(shape), dtype))
     g.outputs = lowering.jaxpr(inner, [lowering.const(c) for c in consts], params, top=True)
     return lowering
+
+
+def _lowered(jaxpr: Any, *, barriers_hold: bool) -> list[Lowering]:
+    """The program, first as it most likely is, then if the hoisting of loops goes less or more far."""
+    whole = _lower(jaxpr, barriers_hold=barriers_hold)
+    count = max(HOIST_VISITS, len(_compat.open_jaxpr(jaxpr)[0].eqns) // HOIST_SHARE)
+    limits = [count, round(count * (1 - HOIST_DOUBT)), round(count * (1 + HOIST_DOUBT))]
+    ways = dict.fromkeys([whole.hoisting.within(whole.loops, limit) for limit in limits])
+    return [whole if all(w) else _lower(jaxpr, barriers_hold=barriers_hold, reached=w) for w in ways]
 
 
 def _optimize(g: Graph, t: Tables) -> None:
@@ -71,16 +81,27 @@ def _optimize(g: Graph, t: Tables) -> None:
     fuse_loops(g, t)
 
 
+def _finish(g: Graph, aliases: dict[int, int]) -> None:
+    """From the program as it is written to operations with their copies."""
+    drop_dead(g)
+    _optimize(g, tables(_compat.JAX_VERSION))
+    _copy_all(g, body=False, aliases=aliases)
+
+
 def _copy_all(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
     for node in g.nodes:
         for i, inner in enumerate(node.bodies):
             looped = node.op == "while" and i == 0
-            _copy_all(inner, body=looped, aliases={k: k for k in range(len(inner.outputs))} if looped else {})
+            kept = {k: k for k in range(len(inner.outputs))} if looped else {}
+            if node.op == "conditional":
+                kept = {k: x.attrs for k, x in enumerate(inner.outputs) if passed(node, k) is not None}
+            _copy_all(inner, body=looped, aliases=kept)
     insert_copies(g, body=body, aliases=aliases)
 
 
 def _arena(g: Graph, *, reverse: bool, donated: dict[int, int]) -> Arena:
-    return allocate(g, functools.partial(breadth_first, reverse=reverse), donated)
+    stay = tables(_compat.JAX_VERSION).barriers_stay
+    return allocate(g, functools.partial(breadth_first, reverse=reverse), donated, barriers_stay=stay)
 
 
 @paused()
@@ -105,10 +126,9 @@ def predict(
       The prediction, all sizes in bytes.
     """
     inner, _ = _compat.open_jaxpr(jaxpr)
-    lowering = _lower(jaxpr, barriers_hold=barriers_hold)
+    lowering, *others = _lowered(jaxpr, barriers_hold=barriers_hold)
     if backend != "cpu":
         lowering.opaque[f"backend {backend} (rules unverified)"] = None
-    g = lowering.g
     # what no result depends on is not passed to the compiled program at all
     _, used = _compat.dce_open(inner, [True] * len(inner.outvars))
     arguments = sum(_aval_bytes(v.aval) for v, u in zip(inner.invars, used, strict=True) if u)
@@ -120,13 +140,13 @@ def predict(
     aliases = _match_donations(inner, donated)
     aliased = sum(_aval_bytes(inner.outvars[k].aval) for k in aliases)
 
-    drop_dead(g)
-    _optimize(g, tables(_compat.JAX_VERSION))
-    _copy_all(g, body=False, aliases=aliases)
-    arenas = [_arena(g, reverse=bool(i % 2), donated=aliases) for i in range(max(1, orders))]
-    sizes = [heap_bytes(a.plan, a.peak_bytes) for a in arenas]
+    arenas = []
+    for way in (lowering, *others):
+        _finish(way.g, aliases)
+        arenas += [_arena(way.g, reverse=bool(i % 2), donated=aliases) for i in range(max(1, orders))]
+    layouts = [heap_bytes(a.plan, a.peak_bytes) for a in arenas]
     low = round(min(a.peak_bytes for a in arenas) * (1 - SLACK))
-    high = round(max(sizes) * (1 + SLACK))
+    high = round(max(first for _, first in layouts) * (1 + SLACK))
 
     def memory(temporaries: int) -> MemoryBytes:
         return MemoryBytes(arguments, outputs, aliased, temporaries, constants)
@@ -143,7 +163,7 @@ def predict(
         for n, size, start, end, inside in first.lives
     )
     return Prediction(
-        memory(low), memory(sizes[0]), memory(high), timeline, peak, tuple(lowering.opaque), lives
+        memory(low), memory(layouts[0][0]), memory(high), timeline, peak, tuple(lowering.opaque), lives
     )
 
 
@@ -153,7 +173,7 @@ def buffers(jaxpr: Any) -> list[tuple[bool, ...]]:
     The others are fused into their readers: recomputed there, if there are several. Results that are another
     value under another name (a reshape, a barrier's result) count as written if that value is.
     """
-    lowering = _lower(jaxpr, barriers_hold=True)
+    lowering = _lowered(jaxpr, barriers_hold=True)[0]
     g = lowering.g
     drop_dead(g)
     _optimize(g, tables(_compat.JAX_VERSION))

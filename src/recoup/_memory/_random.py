@@ -19,25 +19,31 @@ from recoup._memory._lower import Lowering, full_shape, rule, squeeze
 
 WORD = "uint32"
 ROUNDS = 5
+BLOCK_INSTRUCTIONS = 62  # of the loop's body, in the compiler's form
 
 
 def _op(g: Graph, op: str, *args: Node, attrs: Any = None) -> Node:
     return rules.elementwise(g, op, WORD, args, attrs)
 
 
+def _spread(g: Graph, key: Node, shape: Shape) -> Node:
+    return key if key.shape == shape else rules.broadcast(g, key, shape, range(len(key.shape)))
+
+
 def _cipher(low: Lowering, keys: tuple[Node, Node], words: tuple[Node, Node]) -> list[Node]:
-    """The two words enciphered. Keys are scalars or have the words' shape."""
+    """The two words enciphered. Keys are scalars or have the words' leading dimensions."""
     g = low.g
+    shape = max(words[0].shape, words[1].shape, *(k.shape for k in keys), key=len)
     third = _op(g, "xor", _op(g, "xor", *keys), g.constant(466688986, WORD))
-    a, b = _op(g, "add", words[0], keys[0]), _op(g, "add", words[1], keys[1])
-    if not a.shape and b.shape:
-        a = rules.broadcast(g, a, b.shape, ())
+    a, b = [
+        _op(g, "add", _spread(g, w, shape), _spread(g, k, shape)) for w, k in zip(words, keys, strict=True)
+    ]
     inits = [g.constant(0, "int32"), a, b, keys[0], keys[1], third]
     child = low.child(g.eqn)
     body = child.g
     i, x, y, k0, k1, k2 = [body.param(n.shape, n.dtype) for n in inits]
     step = body.add("add", (), "int32", (i, body.constant(1, "int32")))
-    spread = [rules.broadcast(body, k, x.shape, ()) if k.shape != x.shape else k for k in (k1, k2)]
+    spread = [_spread(body, k, x.shape) for k in (k1, k2)]
     body.outputs = [
         step,
         body.add("threefry", x.shape, WORD, (x, y, spread[0]), 0),
@@ -46,6 +52,7 @@ def _cipher(low: Lowering, keys: tuple[Node, Node], words: tuple[Node, Node]) ->
         k2,
         k0,
     ]
+    low.hoisting.made(low.loops, BLOCK_INSTRUCTIONS)
     return loop(low, inits, body, ROUNDS)[1:3]
 
 
@@ -57,8 +64,8 @@ def _partitionable() -> bool:
     return bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
 
 
-def _halves(low: Lowering, key: Node, out: Shape) -> tuple[Node, Node]:
-    """A key's (or an array of keys') two words, spread over the leading dimensions of `out`."""
+def _halves(low: Lowering, key: Node) -> tuple[Node, Node]:
+    """A key's (or an array of keys') two words."""
     shape = key.shape[:-1]
     if (
         key.op == "concatenate" and len(key.operands) == 2 and not shape
@@ -66,8 +73,6 @@ def _halves(low: Lowering, key: Node, out: Shape) -> tuple[Node, Node]:
         parts = [low.g.add("reshape", shape, WORD, (x,)) for x in key.operands]
     else:
         parts = [low.g.add("slice", shape, WORD, (key,), ("word", k)) for k in range(2)]
-    if shape:
-        parts = [rules.broadcast(low.g, p, out, range(len(shape))) for p in parts]
     return parts[0], parts[1]
 
 
@@ -98,7 +103,7 @@ def _bits(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     if not _is_threefry(eqn) or not _partitionable():
         return low.multi("custom-call", eqn, xs, "random_bits")
     out = squeeze(shape)
-    a, b = _cipher(low, _halves(low, xs[0], out), _counters(low.g, out))
+    a, b = _cipher(low, _halves(low, xs[0]), _counters(low.g, out))
     bits = _op(low.g, "xor", a, b)
     return [bits if dtype == WORD else rules.elementwise(low.g, "convert", dtype, (bits,))]
 
@@ -121,7 +126,7 @@ def _derive(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     if not _is_threefry(eqn) or not _partitionable():
         return low.multi("custom-call", eqn, xs, eqn.primitive.name)
     lead = squeeze(out[:-1])
-    keys = _halves(low, xs[0], lead)
+    keys = _halves(low, xs[0])
     if eqn.primitive.name == "random_fold_in":
         word = _op(low.g, "convert", xs[1]) if xs[1].dtype != WORD else xs[1]
         if word.shape != lead:

@@ -166,6 +166,8 @@ def reduce(g: Graph, x: Node, dims: Sequence[int], kind: str, dtype: str | None 
         left = [d for d in range(len(x.shape)) if d not in dims]
         once = broadcast(g, x.operands[0], shape, [left.index(d) for d in x.attrs])
         return elementwise(g, "multiply", x.dtype, (once, g.scalar(float(count), shape, x.dtype)))
+    if x.op == "concatenate" and x.attrs in dims and kind != "arg":
+        return _reduce_parts(g, x, dims, kind, dtype)
     if x.op == "negate" and kind == "add":
         return elementwise(g, "negate", x.dtype, (reduce(g, x.operands[0], dims, kind, dtype),))
     if x.op == "reduce" and x.attrs[1] == kind and kind != "arg":
@@ -178,6 +180,19 @@ def reduce(g: Graph, x: Node, dims: Sequence[int], kind: str, dtype: str | None 
         part = g.add("reduce-window", tuple([sizes[i] for i in kept]), x.dtype, (x,), (dims, kind, TREE))
         return reduce(g, part, [kept.index(d) for d in dims if d in kept], kind, dtype)
     return g.add("reduce", shape, dtype or x.dtype, (x,), (dims, kind))
+
+
+def _reduce_parts(g: Graph, x: Node, dims: Sequence[int], kind: str, dtype: str | None) -> Node:
+    """A reduction over what is concatenated: of each part, and then of all."""
+    results = []
+    for part in x.operands:
+        flat = len(part.shape) < len(x.shape)  # of length 1 where the parts follow each other
+        inside = [d - (d > x.attrs) for d in dims if d != x.attrs] if flat else dims
+        results.append(reduce(g, part, inside, kind, dtype))
+    total = results[0]
+    for once in results[1:]:
+        total = elementwise(g, kind.split()[0], once.dtype, (total, once))
+    return total
 
 
 # Reductions over more than this many elements go by windows of as many (the tree reduction rewriter), if no
@@ -344,6 +359,16 @@ def _simplify(g: Graph, op: str, dtype: str, args: tuple[Node, ...], shape: Shap
         if c.op == d.op == "constant" and c.shape == d.shape == shape:
             inner = elementwise(g, op, dtype, (a.operands[0], b.operands[0]))
             return elementwise(g, op, dtype, (inner, g.add(op, shape, dtype, (c, d))))
+    if (
+        op == "multiply" and g.merges_constants and is_float(dtype)
+    ):  # a constant factor goes to what is spread
+        for product, spread in ((a, b), (b, a)):
+            if product.op == "multiply" and spread.op == "broadcast" and spread.attrs:
+                factor, small = scalar_value(product.operands[1]), spread.operands[0]
+                if isinstance(factor, int | float):
+                    once = (small, g.scalar(factor, small.shape, dtype))
+                    moved = broadcast(g, elementwise(g, op, dtype, once), shape, spread.attrs)
+                    return elementwise(g, op, dtype, (product.operands[0], moved))
     if op == "multiply":  # a factor made from a mask selects
         for mask, other in ((a, b), (b, a)):
             if mask.op == "convert" and mask.operands[0].dtype == "bool":

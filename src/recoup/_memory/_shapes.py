@@ -12,9 +12,11 @@ from recoup._memory._lower import RULES, Lowering, Rule, full_shape, places, rul
 
 @rule("reshape", "squeeze", "expand_dims")
 def _reshape(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    if eqn.params.get("dimensions") is not None and eqn.primitive.name == "reshape":
-        return low.unknown(eqn, xs)
-    return [rules.reshape(low.g, xs[0], squeeze(full_shape(eqn.outvars[0].aval)[0]))]
+    x = xs[0]
+    if eqn.primitive.name == "reshape" and eqn.params["dimensions"] is not None:
+        shape = tuple(eqn.invars[0].aval.shape)
+        x = rules.transpose(low.g, x, squeezed_dims(eqn.params["dimensions"], shape))
+    return [rules.reshape(low.g, x, squeeze(full_shape(eqn.outvars[0].aval)[0]))]
 
 
 @rule("broadcast_in_dim")
@@ -46,6 +48,38 @@ def cut(g: Graph, x: Node, shape: Shape, out: Shape) -> Node | None:
     if any(shape[d] != out[d] for d in kept):
         return None
     return rules.broadcast(g, x.operands[0], squeeze(out), [to[d] for d in kept])
+
+
+def part(g: Graph, x: Node, shape: Shape, start: Shape, stop: Shape, strides: Shape | None = None) -> Node:
+    """A slice of an operand of full shape `shape`; of one part, if it is inside one of what is concatenated.
+
+    What is spread is cut before it is spread.
+    """
+    if all(a == 0 and b == s for a, b, s in zip(start, stop, shape, strict=True)) and not strides:
+        return x
+    steps = strides or (1,) * len(shape)
+    out = tuple([-(-(b - a) // s) for a, b, s in zip(start, stop, steps, strict=True)])
+    spread = cut(g, x, shape, out)
+    if spread is not None:
+        return spread
+    if x.op == "concatenate":
+        at = {place: d for d, place in places(shape).items()}[x.attrs]
+        begin = 0
+        for y in x.operands:
+            size = y.shape[x.attrs] if len(y.shape) == len(x.shape) else 1
+            if begin <= start[at] and stop[at] <= begin + size:
+                inside = (*shape[:at], size, *shape[at + 1 :])
+                moved = [(*t[:at], t[at] - begin, *t[at + 1 :]) for t in (start, stop)]
+                return part(g, y, inside, moved[0], moved[1], strides)
+            begin += size
+    return rules.data(g, "slice", squeeze(out), x.dtype, (x,), (start, stop, strides))
+
+
+def strip(g: Graph, x: Node, shape: Shape, axis: int, start: int, size: int) -> Node:
+    """A slice of full shape `shape` along one dimension."""
+    low, high = [0] * len(shape), list(shape)
+    low[axis], high[axis] = start, start + size
+    return part(g, x, shape, tuple(low), tuple(high))
 
 
 REDUCE = {"reduce_sum": "add", "reduce_max": "maximum", "reduce_min": "minimum", "reduce_prod": "multiply",
@@ -133,36 +167,26 @@ def _pad(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
 @rule("slice")
 def _slice(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     p = eqn.params
-    out, dtype = full_shape(eqn.outvars[0].aval)
-    if out == full_shape(eqn.invars[0].aval)[0]:
-        return [xs[0]]
-    spread = cut(low.g, xs[0], full_shape(eqn.invars[0].aval)[0], out)
-    if spread is not None:
-        return [spread]
-    attrs = (tuple(p["start_indices"]), tuple(p["limit_indices"]), p["strides"] and tuple(p["strides"]))
-    return [rules.data(low.g, "slice", squeeze(out), dtype, xs, attrs)]
+    shape = full_shape(eqn.invars[0].aval)[0]
+    whole = shape[len(p["start_indices"]) :]  # what a key is made of
+    start = (*p["start_indices"], *(0 for _ in whole))
+    strides = p["strides"] and (*p["strides"], *(1 for _ in whole))
+    return [part(low.g, xs[0], shape, start, (*p["limit_indices"], *whole), strides)]
 
 
 @rule("split")
 def _split(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     start, axis, outs = 0, eqn.params["axis"], []
-    for v, size in zip(eqn.outvars, eqn.params["sizes"], strict=True):
-        shape, dtype = full_shape(v.aval)
-        part = cut(low.g, xs[0], full_shape(eqn.invars[0].aval)[0], shape)
-        if part is None:
-            part = rules.data(low.g, "slice", squeeze(shape), dtype, xs, (axis, start, size))
-        outs.append(part)
+    for size in map(int, eqn.params["sizes"]):
+        outs.append(strip(low.g, xs[0], full_shape(eqn.invars[0].aval)[0], axis, start, size))
         start += size
     return outs
 
 
 @rule("unstack")
 def _unstack(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
-    outs = [full_shape(v.aval) for v in eqn.outvars]
-    axis = eqn.params["axis"]
-    if len(outs) == 1:
-        return [rules.reshape(low.g, xs[0], squeeze(outs[0][0]))]
-    return [rules.data(low.g, "slice", squeeze(s), d, xs, (axis, i, 1)) for i, (s, d) in enumerate(outs)]
+    shape, axis = full_shape(eqn.invars[0].aval)[0], eqn.params["axis"]
+    return [strip(low.g, xs[0], shape, axis, i, 1) for i in range(len(eqn.outvars))]
 
 
 @rule("empty", "empty2")

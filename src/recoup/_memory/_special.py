@@ -39,10 +39,11 @@ def _gather(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     extra = out[len(eqn.outvars[0].aval.shape) :]
     attrs = (str(dn), tuple(p["slice_sizes"]), str(p["mode"]))
     rows, n = _rows(low, eqn, xs[1], dn.operand_batching_dims)
+    op = "dynamic-slice" if n == 1 else "gather"
     offset = list(dn.offset_dims)
     batch = [d for d in range(len(out) - len(extra)) if d not in offset]
     window = tuple([out[d] for d in offset]) + extra
-    got = rules.data(low.g, "gather", squeeze((n, *window)), dtype, (xs[0], rows), attrs)
+    got = rules.data(low.g, op, squeeze((n, *window)), dtype, (xs[0], rows), attrs)
     # the compiler's form has the rows first: put the dimensions where they were asked for
     order = [*batch, *offset]
     ordered = tuple([out[d] for d in order])
@@ -80,6 +81,8 @@ def _scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     if updates.dtype == "bfloat16" and not low.g.native_half:
         updates = rules.widen(low.g, updates)
     shape = tuple(eqn.invars[2].aval.shape)
+    if prod(eqn.invars[1].aval.shape[:-1]) == 1:
+        return [_update_once(low, eqn, operand, indices, updates)]
     indices, n = _rows(low, eqn, indices, dn.operand_batching_dims)
     window = list(dn.update_window_dims)
     unit = rules.is_unit_reshape(updates)
@@ -91,6 +94,28 @@ def _scatter(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     elif dn.inserted_window_dims and not unit:  # they become dimensions of size 1
         updates = low.g.add("reshape", updates.shape, updates.dtype, (updates,))
     return _one(low, "scatter", eqn, [operand, indices, updates], attrs)
+
+
+_COMBINES = {"scatter-add": "add", "scatter-mul": "multiply", "scatter-min": "minimum", "scatter-max":
+             "maximum"}  # fmt: skip
+
+
+def _update_once(low: Lowering, eqn: Any, operand: Node, indices: Node, updates: Node) -> Node:
+    """A scatter to one place is an update of a slice, of what was there where it would be out of bounds."""
+    g = low.g
+    window = squeeze(tuple(eqn.invars[2].aval.shape))
+    updates = rules.reshape(g, updates, window)
+    here = rules.data(g, "dynamic-slice", window, operand.dtype, (operand, indices), "once")
+    op = _COMBINES.get(eqn.primitive.name.replace("_", "-"))
+    new = updates if op is None else rules.elementwise(g, op, operand.dtype, (here, updates))
+    if "CLIP" not in str(eqn.params["mode"]) and "PROMISE" not in str(eqn.params["mode"]):
+        zero = g.scalar(0, indices.shape, indices.dtype)
+        inside = rules.elementwise(g, "compare", "bool", (indices, zero), "GE")
+        if inside.shape:
+            inside = rules.reduce(g, inside, range(len(inside.shape)), "and")
+        mask = rules.broadcast(g, inside, window, ())
+        new = rules.elementwise(g, "select", operand.dtype, (mask, new, here))
+    return rules.data(g, "dynamic-update-slice", operand.shape, operand.dtype, (operand, new, indices))
 
 
 @rule("dynamic_slice")
@@ -213,7 +238,10 @@ def _scan_windows(low: Lowering, x: Node, key: tuple[Any, ...]) -> Node:
     g = low.g
     *lead, n = x.shape
     if n <= WINDOW:
-        return g.add("reduce-window", x.shape, x.dtype, (x,), key)
+        if "ends" not in key:
+            return g.add("reduce-window", x.shape, x.dtype, (x,), key)
+        longer = g.add("reduce-window", (*lead, n + 1), x.dtype, (x,), key)  # what comes before each, and all
+        return g.add("slice", x.shape, x.dtype, (longer,), "head")
     parts = -(-n // WINDOW)
     if n % WINDOW:
         padded = (*lead, parts * WINDOW)

@@ -40,6 +40,15 @@ SLACK = 0.01
 """What small buffers and gaps not modelled may add or take: both ends of the interval move by this share."""
 
 
+HOIST_VISITS = 1125
+"""Instructions of loops' bodies that hoisting looks at, at least. (The compiler's 1000, of bodies that become
+smaller from round to round; the model counts them as they are at first.)"""
+HOIST_SHARE = 5
+"""One instruction in so many equations of the program, where that is more. (One in ten instructions.)"""
+HOIST_DOUBT = 0.3
+"""By what share the count of those instructions may be wrong."""
+
+
 @dataclass(frozen=True)
 class Tables:
     """One compiler's numbers."""
@@ -47,6 +56,7 @@ class Tables:
     library_ops: frozenset[str]
     native_half: bool = False  # bfloat16 is moved and multiplied as it is
     merges_constants: bool = False  # x * 2.0 * 3.0 becomes x * 6.0; sums and constant arrays alike
+    barriers_stay: bool = False  # barriers are there still when buffers are assigned
     library_min_elements: int = 4096  # in the result or an operand
     library_min_dot: int = 8  # the largest of m, k, n
     code_duplication: int = 15  # times one producer may be emitted inside a fusion
@@ -56,6 +66,7 @@ class Tables:
     concatenate_row_bytes: int = 0
     concatenate_bytes: int = 0
     reductions_in_fusion: int = 5
+    transposes_operands: bool = False  # what a loop takes transposed is written before it is copied
     transposes_convolutions: bool = False  # a transposed result of a convolution is written, not renamed
 
 
@@ -66,10 +77,11 @@ LIBRARY_UNARY = frozenset({
 LIBRARY_BINARY = frozenset({"add", "divide", "maximum", "minimum", "multiply", "power", "subtract"})
 LIBRARY_TRIGONOMETRIC = frozenset({"cosine", "sine", "tan"})  # from JAX 0.12 on
 
-_OLD = Tables(library_ops=LIBRARY_UNARY | LIBRARY_BINARY, merges_constants=True)
+_OLD = Tables(library_ops=LIBRARY_UNARY | LIBRARY_BINARY, merges_constants=True, barriers_stay=True)
 _NEW = Tables(
     library_ops=LIBRARY_UNARY | LIBRARY_BINARY | LIBRARY_TRIGONOMETRIC,
     native_half=True,
+    transposes_operands=True,
     transposes_convolutions=True,
     concatenate_columns=0,
     concatenate_row_bytes=64,
