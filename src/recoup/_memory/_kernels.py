@@ -65,6 +65,7 @@ class Operations:
     def __init__(self, order: list[Node], bits: list[int]):
         n = len(order)
         self.order = order
+        self.users = [node.users for node in order]
         self.bits = array("i", bits)
         self.place = place = {node: i for i, node in enumerate(order)}
         numbers: dict[tuple[int, ...], int] = {}
@@ -122,13 +123,23 @@ def fill(
     Returns:
       The fusion, or None where nothing joins.
     """
-    order, bits, shapes = operations.order, operations.bits, operations.shapes
+    order, users = operations.order, operations.users
+    bits, shapes = operations.bits, operations.shapes
     starts, ids = operations.starts, operations.ids
     queued, read, readers = operations.queued, operations.read, operations.readers
     in_place, reused, indexes = operations.in_place, operations.reused, operations.indexes
+    outside, joins, lone, dear, output = NEVER | FIXED | DEAD, FUSIBLE | SCALAR, LONE, EXPENSIVE, OUTPUT
+    spread, reduce, opens, transpose, reuses, elementwise = (
+        BROADCAST,
+        REDUCE,
+        OPENS,
+        TRANSPOSE,
+        REUSES,
+        ELEMENTWISE,
+    )
     serial = root + 1
     own = bits[root]
-    reductions = 1 if own & REDUCE else 0
+    reductions = 1 if own & reduce else 0
     fusion = None
     members = [order[root]]
     found: list[int] = []  # what is read, in the order in which it came
@@ -136,17 +147,16 @@ def fill(
     waiting: list[int] = []
     for e in range(starts[root], starts[root + 1]):
         at = ids[e]
-        if not bits[at] & DEAD:
+        if not bits[at] & outside:
             queued[at] = serial
             heappush(waiting, -at)
     while waiting:
         at = -heappop(waiting)
         f = bits[at]
-        if f & (NEVER | FIXED) or at == apart:
+        if at == apart:
             continue
-        x = order[at]
         if fusion is None:
-            if not may_start(own, f, x):
+            if not may_start(own, f, order[at]):
                 continue
             fusion = start(order[root])
             current = root
@@ -155,26 +165,26 @@ def fill(
             whole = 1
             again = 0
         else:
-            if not f & (FUSIBLE | SCALAR) or f & LONE:
+            if not f & joins or f & lone:
                 continue
-            if f & EXPENSIVE and (reused[at] or f & OUTPUT or len(x.users) > 1):
+            if f & dear and (reused[at] or f & output or len(users[at]) > 1):
                 continue
-            if not f & BROADCAST:
-                if f & REDUCE and reductions > most_reductions:
+            if not f & spread:
+                if f & reduce and reductions > most_reductions:
                     continue
                 emitted = 0
                 for u in indexes[at]:
                     emitted += usage[u]
                 if emitted > duplication:
                     continue
-                if f & OPENS and (emitted > 1 or _inner_users(x, fusion, readers[at]) > 1):
+                if f & opens and (emitted > 1 or _inner_users(order[at], fusion, readers[at]) > 1):
                     continue
             current = at
         while True:  # the root's operands, the first time; then those of what joins
             if current == at:
                 read[at] = 0
-                members.append(x)
-                if f & REDUCE:
+                members.append(order[at])
+                if f & reduce:
                     reductions += 1
                 reach = indexes[at]
                 emitted = 0
@@ -189,7 +199,7 @@ def fill(
             for e in range(starts[current], starts[current + 1]):
                 y = ids[e]
                 same = shapes[y] == shapes[current]
-                if same or c & TRANSPOSE:
+                if same or c & transpose:
                     who = reach
                 else:
                     if mine is None:
@@ -203,27 +213,27 @@ def fill(
                     indexes[y] = who
                     found.append(y)
                     if current != root:
-                        order[y].users.append(fusion)
+                        users[y].append(fusion)
                 elif indexes[y] is not who:
                     indexes[y] = indexes[y] | who
                 readers[y] += 1
-                if not (whole and same and c & ELEMENTWISE):
+                if not (whole and same and c & elementwise):
                     in_place[y] = 0
-                if again or c & REUSES:
+                if again or c & reuses:
                     reused[y] = 1
             if current == at:
                 break
             current = at
-        remove_user(x.users, fusion)
+        remove_user(users[at], fusion)
         for e in range(starts[at], starts[at + 1]):
             y = ids[e]
-            if queued[y] != serial and not bits[y] & DEAD:
+            if queued[y] != serial and not bits[y] & outside:
                 queued[y] = serial
                 heappush(waiting, -y)
-        if not x.users and not f & OUTPUT:
+        if not users[at] and not f & output:
             bits[at] = f | DEAD
             for e in range(starts[at], starts[at + 1]):
-                remove_user(order[ids[e]].users, x)
+                remove_user(users[ids[e]], order[at])
     if fusion is not None:
         reads = {}
         for y in found:

@@ -12,8 +12,9 @@ from recoup._memory._tables import ELEMENTWISE
 
 
 def simplify_late(g: Graph) -> None:
-    """Rewrites in place. Needs post-order and users; the caller rebuilds both."""
+    """Rewrites in place. Needs post-order and users, and leaves both."""
     outputs = set(map(id, g.outputs))
+    changed = False
     for node in g.nodes:
         if node.op == "add" and len(node.operands) == 2:
             for scatter, x in (node.operands, node.operands[::-1]):
@@ -21,6 +22,7 @@ def simplify_late(g: Graph) -> None:
                 if x.op != "scatter" and _adds_to_zero(scatter) and alone:
                     node.op, node.attrs = "scatter", scatter.attrs
                     node.operands = [x, *scatter.operands[1:]]
+                    changed = True
                     break
                 if alone and _writes_into_zero(scatter) and not _writes_into_zero(x):
                     update, *at = scatter.operands[1:]
@@ -28,8 +30,12 @@ def simplify_late(g: Graph) -> None:
                     total = rules.elementwise(g, "add", x.dtype, (here, update))
                     node.op, node.attrs = scatter.op, scatter.attrs
                     node.operands = [x, total, *at]
+                    changed = True
                     break
     while _sink_reshapes(g):
+        g.prune()
+        changed = False
+    if changed:
         g.prune()
 
 

@@ -10,9 +10,9 @@ from recoup._memory._tables import Tables
 
 
 def assign_layouts(g: Graph, t: Tables) -> None:
-    """Inserts a `copy` after each transpose."""
+    """Inserts a `copy` after each transpose. Leaves post-order and users to be rebuilt."""
     made: dict[int, Node] = {}
-    for node in g.alive():
+    for node in g.nodes:
         if node.op == "transpose":
             continue
         written = node.op == "while" and t.transposes_operands

@@ -66,10 +66,8 @@ def _lowered(jaxpr: Any, *, barriers_hold: bool) -> list[Lowering]:
 
 
 def _optimize(g: Graph, t: Tables) -> None:
-    """Layouts and fusion, in this computation and all inside it."""
-    g.prune()
+    """Layouts and fusion, in this computation and all inside it. Needs it pruned."""
     simplify_late(g)
-    g.prune()
     g.renumber()
     for node in g.nodes:
         for inner in node.bodies:
