@@ -103,8 +103,8 @@ def unembed(params: Params, x: Array) -> Array:
     return layer_norm(x, params["ln_scale"], params["ln_bias"]) @ params["embed"].T
 
 
-def gpt(scale: str, policy: str | None, scanned: bool = False) -> tuple[Any, tuple[Any, ...]]:
-    """`step(params, opt_state, batch) -> (params, opt_state, loss)`: a decoder-only language model, AdamW."""
+def _gpt_loss(scale: str, policy: str | None, scanned: bool) -> tuple[Any, Params, Params]:
+    """The loss, parameters and a batch of a decoder-only language model."""
     s, rng = dict(GPT_SIZES[scale]), np.random.default_rng(1)
     if scanned:
         s["layers"] = s["layers"] * 4 // 3
@@ -128,12 +128,30 @@ def gpt(scale: str, policy: str | None, scanned: bool = False) -> tuple[Any, tup
                 x = region(block, policy)(p, x)
         return cross_entropy(unembed(params, x), batch["targets"])
 
+    return loss_fn, params, language_data(rng, s)
+
+
+def gpt(scale: str, policy: str | None, scanned: bool = False) -> tuple[Any, tuple[Any, ...]]:
+    """`step(params, opt_state, batch) -> (params, opt_state, loss)`: a decoder-only language model, AdamW."""
+    loss_fn, params, batch = _gpt_loss(scale, policy, scanned)
+
     def step(params: Params, opt_state: Params, batch: Params) -> Any:
         loss, grads = jax.value_and_grad(loss_fn)(params, batch)
         params, opt_state = adamw(params, opt_state, grads)
         return params, opt_state, loss
 
-    return step, (params, adamw_init(params), language_data(rng, s))
+    return step, (params, adamw_init(params), batch)
+
+
+def gpt_sgd(scale: str) -> tuple[Any, tuple[Any, ...]]:
+    """`step(params, batch) -> (params, loss)`: the same model, a step of gradient descent."""
+    loss_fn, params, batch = _gpt_loss(scale, None, False)
+
+    def step(params: Params, batch: Params) -> Any:
+        loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+        return jax.tree.map(lambda p, g: p - 1e-2 * g, params, grads), loss
+
+    return step, (params, batch)
 
 
 def vit(scale: str, policy: str | None) -> tuple[Any, tuple[Any, ...]]:

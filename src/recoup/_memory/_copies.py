@@ -13,6 +13,7 @@ from recoup._memory._tables import ELEMENTWISE
 
 IN_PLACE = frozenset({"dynamic-update-slice", "scatter", "sort"})
 ALIASES = frozenset({"reshape", "gte", "barrier", "transpose"})
+HOLDERS = frozenset({"barrier", "while", "conditional"})  # whose results may be other names of what they read
 
 
 def root_op(node: Node) -> str:
@@ -143,9 +144,11 @@ def insert_copies(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
             target = updated(node)
             if target is not None and not private(target, node):
                 copy = _copy(target)
-                _replace(node, target, copy)
+                _replace(node, {target: copy})
                 _follow(target, node, copy)
     taken: set[int] = set()
+    copies: dict[Node, Node] = {}  # of arguments
+    waiting: dict[Node, None] = {}  # what reads them
     for k, x in enumerate(g.outputs):
         d: Node = _holder(x)
         if k in aliases:
@@ -159,8 +162,12 @@ def insert_copies(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
                 copy = _copy(param)
                 copy.users = list(param.users)
                 readers = users.get(id(param), [])
+                copies[param] = copy
                 for u in readers:
-                    _read_copy(u, param, copy)
+                    if u.op in HOLDERS:
+                        _read_copies(u, {param: copy})
+                    else:  # one may read thousands of arguments: each is seen to once, below
+                        waiting[u] = None
                 if not body:  # where the argument itself is a result, its copy is
                     g.outputs[:] = [
                         copy if y is param or (y.attrs == "kept" and y.operands[0] is param) else y
@@ -174,41 +181,45 @@ def insert_copies(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
         elif d.op in ("constant", "parameter") or id(d) in taken:
             g.outputs[k] = _copy(x)
         taken.add(id(d))
+    for u in waiting:
+        _read_copies(u, copies)
     g.nodes = [*g.params, *(n for n in g.alive() if n.op != "parameter")]
     relink(g)
 
 
 def _fresh(node: Node, readers: list[Node]) -> bool:
     """Whether a carry is a constant spread anew, which waits for nothing, and the old one is only read."""
-    taken = any(u.op in ("barrier", "while", "conditional") or updated(u) is not None for u in readers)
+    taken = any(u.op in HOLDERS or updated(u) is not None for u in readers)
     return node.op == "broadcast" and node.operands[0].op == "constant" and not taken
 
 
-def _replace(node: Node, old: Node, new: Node) -> None:
-    """Makes `node` read `new` where it read `old`."""
-    node.operands = [new if y is old else y for y in node.operands]
+def _replace(node: Node, new: dict[Node, Node]) -> None:
+    """Makes `node` read new nodes where it read old ones."""
+    node.operands = [new.get(y, y) for y in node.operands]
     if node.fused is not None:
-        node.fused.rename({old: new})
+        node.fused.rename(new)
 
 
-def _read_copy(user: Node, param: Node, copy: Node) -> None:
-    """Makes `user`, which reads `param` directly or under another name, read its copy."""
-    for y in list(user.operands):
+def _read_copies(user: Node, copies: dict[Node, Node]) -> None:
+    """Makes `user` read the copies of the arguments that it reads, directly or under another name."""
+    new: dict[Node, Node] = {}
+    for y in user.operands:
         chain = []
-        kept = y.attrs == "kept" and y is not copy  # a loop's own copy is one of this copy
-        z = y.operands[0] if kept else y
-        while z is not param and z.op in ("reshape", "transpose"):
+        z = y.operands[0] if y.attrs == "kept" else y  # a loop's own copy is one of this copy
+        while z not in copies and z.op in ("reshape", "transpose"):
             chain.append(z)
             z = z.operands[0]
-        if z is not param:
+        if z not in copies:
             continue
-        new = copy
+        made = copies[z]
         for link_ in reversed(chain):
-            new = Node(link_.op, link_.shape, link_.dtype, [new], link_.attrs, link_.eqn, link_.id)
-        if kept:
-            y.operands = [new]
+            made = Node(link_.op, link_.shape, link_.dtype, [made], link_.attrs, link_.eqn, link_.id)
+        if y.attrs == "kept":
+            y.operands = [made]
         else:
-            _replace(user, y, new)
+            new[y] = made
+    if new:
+        _replace(user, new)
 
 
 def late(param: Node, new: Node, users: dict[int, list[Node]], place: dict[int, int]) -> bool:
