@@ -94,7 +94,7 @@ picture: $(STAMP)
 
 # Inner loops are compiled at installation where there is a compiler: a change of it installs again.
 ENGINE := $(wildcard setup.py $(foreach m,profile slots moves annealer,src/recoup/_solve/_$(m).p*) \
-  src/recoup/_planner/_core.p* src/recoup/_memory/_kernels.p*)
+  src/recoup/_planner/_core.p* $(foreach m,heap kernels,src/recoup/_memory/_$(m).p*))
 
 $(VENV)/.installed: pyproject.toml $(ENGINE)
 	$(PYTHON) -m venv $(VENV)

@@ -13,6 +13,7 @@ MODULES = (
     "_solve._moves",
     "_solve._annealer",
     "_planner._core",
+    "_memory._heap",
     "_memory._kernels",
 )
 

@@ -17,6 +17,7 @@ COMPILED = (
     "_solve._moves",
     "_solve._annealer",
     "_planner._core",
+    "_memory._heap",
     "_memory._kernels",
 )
 

@@ -4,8 +4,11 @@ Buffers are placed one after the other, each in the smallest gap that is free th
 or on top. Two orders are tried, largest first and longest-lived first, and the smaller arena is
 kept. (The compiler's heap simulator: global decreasing-size best fit, spatial and temporal. Its
 clock ticks at each allocation, each free and each hand-over of a buffer.)
+
+Each buffer is held against all that are placed: compiled where there was a compiler at installation.
 """
 
+from array import array
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,11 +43,11 @@ def heap_bytes(plan: Plan, floor_bytes: int = 0) -> tuple[int, int]:
     table = np.array(spans, dtype=np.int64)
     size, start, own, end, rank = (table[:, k] for k in range(5))
     spatial = np.lexsort((rank, start - own, -size))
-    first = _place(size, start, end, spatial)
+    first = _place(size[spatial], start[spatial], end[spatial])
     if first <= floor_bytes:
         return first, first
     temporal = np.lexsort((rank, -size, start - end))
-    return min(first, _place(size, start, end, temporal)), first
+    return min(first, _place(size[temporal], start[temporal], end[temporal])), first
 
 
 def _walk(plan: Plan, clock: int, spans: list[list[int]]) -> int:
@@ -77,27 +80,32 @@ def _walk(plan: Plan, clock: int, spans: list[list[int]]) -> int:
     return clock
 
 
-def _place(size: Any, start: Any, end: Any, order: Any) -> int:
-    n = len(order)
-    size, start, end = size[order], start[order], end[order]
-    low = np.zeros(n, np.int64)
-    high = np.zeros(n, np.int64)
+def _place(size: Any, start: Any, end: Any) -> int:
+    """Places buffers one after the other; returns the top. All three by buffer, in the order of placing."""
+    n = len(size)
+    # what is placed, by address; equal addresses in the order of placing
+    low, high = array("q", bytes(8 * n)), array("q", bytes(8 * n))
+    begin, finish = array("q", bytes(8 * n)), array("q", bytes(8 * n))
     top = 0
     for i in range(n):
-        need = int(size[i])
-        hit = np.flatnonzero((start[:i] <= end[i]) & (end[:i] >= start[i]))
-        if not len(hit):
-            at = 0
-        else:
-            rank = np.argsort(low[hit], kind="stable")
-            hit = hit[rank]
-            lows = low[hit]
-            reach = np.maximum.accumulate(high[hit])
-            # gaps: before the first, and between what is reached so far and the next
-            gap_low = np.concatenate(([0], reach[:-1]))
-            gaps = lows - gap_low
-            fits = np.flatnonzero(gaps >= need)
-            at = int(gap_low[fits[np.argmin(gaps[fits])]]) if len(fits) else int(reach[-1])
-        low[i], high[i] = at, at + need
-        top = max(top, at + need)
+        need, first, last = size[i], start[i], end[i]
+        reach = 0  # what is taken so far, going up
+        at = 0
+        best = -1
+        for j in range(i):
+            if begin[j] <= last and finish[j] >= first:
+                gap = low[j] - reach
+                if gap >= need and (best < 0 or gap < best):
+                    best, at = gap, reach
+                if high[j] > reach:
+                    reach = high[j]
+        if best < 0:
+            at = reach
+        k = i
+        while k > 0 and low[k - 1] > at:
+            low[k], high[k], begin[k], finish[k] = low[k - 1], high[k - 1], begin[k - 1], finish[k - 1]
+            k -= 1
+        low[k], high[k], begin[k], finish[k] = at, at + need, first, last
+        if at + need > top:
+            top = at + need
     return top
