@@ -203,6 +203,7 @@ def _live_ranges(
 ) -> tuple[dict[int, Buffer], Callable[[Node], Buffer | None]]:
     """The buffers by the node that writes them, and the function from any node to the buffer it is in."""
     buffers: dict[int, Buffer] = {}
+    known: dict[Node, Buffer] = {}  # what operands are in; deep kernels read thousands
     position = {id(n): i for i, n in enumerate(order)}
 
     def find(node: Node) -> Buffer | None:
@@ -236,8 +237,13 @@ def _live_ranges(
                 if b is not None:
                     b.handed.append(i)
         for x in node.operands:
-            b = find(x)
-            if b is not None and b.end < i:
+            b = known.get(x)
+            if b is None:
+                b = find(x)
+                if b is None:
+                    continue
+                known[x] = b
+            if b.end < i:
                 b.end = i
     return buffers, find
 

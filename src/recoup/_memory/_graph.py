@@ -193,14 +193,17 @@ def post_order(outputs: list[Node]) -> list[Node]:
 
 def relink(graph: Graph) -> None:
     """As `link`, but users that are there already keep their order; new ones come after them."""
-    found: dict[int, dict[int, Node]] = {id(node): {} for node in graph.nodes}
+    found: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
     for node in graph.nodes:
         for operand in node.operands:
-            found[id(operand)][id(node)] = node
-    for node in graph.nodes:
-        users = found[id(node)]
-        kept = [u for u in node.users if users.pop(id(u), None) is not None]
-        node.users = kept + list(users.values())
+            users = found[operand]
+            if not users or users[-1] is not node:
+                users.append(node)
+    for node, users in found.items():
+        if node.users != users:
+            new = dict.fromkeys(users)
+            kept = [u for u in node.users if new.pop(u, node) is None]
+            node.users = kept + list(new)
 
 
 def link(graph: Graph) -> None:
