@@ -37,7 +37,7 @@ import jax
 import numpy as np
 
 import recoup
-from benchmarks import literal, programs
+from benchmarks import fuzz_table, literal, programs
 from recoup import _check, _ladder, _rewrite
 from recoup._agreement import Agreement, compare
 from recoup._compiling import Compiler, _compiler_options, compiled_memory, to_function, trace_step
@@ -129,6 +129,11 @@ class Program:
                 donate_argnums=case.donate,
                 compiler_options=self.options or None,
             )
+
+    def step_of(self, fitted: recoup.Fitted) -> Any:
+        """The rung that a fitted step was compiled from."""
+        compiled = {at: result[0] for at, result in self._compiled.items()}
+        return next(step for step in self.ladder.steps if compiled.get(id(step.flat)) is fitted.compiled)
 
     def compare(self, got: Outputs) -> Agreement:
         """By the rule of `recoup.check`."""
@@ -366,13 +371,6 @@ def _store(log: Log, path: Path | None) -> None:
         path.write_text(json.dumps(asdict(log), indent=1) + "\n", encoding="utf-8")
 
 
-_AMPLIFIED = (
-    '"Rounding amplified": the compiled programs differ by more than plain does when nothing is fused, and',
-    "evaluated one operation at a time both give the same bits: a comparison, a floor or a narrow type that",
-    "rounding tips over.",
-)
-
-
 def attack_again(path: Path) -> None:
     """Attacks what failed in a stored run once more, and stores what it does now."""
     log = json.loads(path.read_text(encoding="utf-8"))
@@ -389,47 +387,6 @@ def attack_again(path: Path) -> None:
     path.write_text(json.dumps(log, indent=1) + "\n", encoding="utf-8")
 
 
-def markdown(logs: Sequence[dict[str, Any]]) -> str:
-    """The page of some runs."""
-    lines = [
-        "# Random programs through recoup", "",
-        "Made by `python -m benchmarks.fuzz` (its first lines say what is done with each program).", "",
-        "| JAX | size | seeds | programs | budgets | rungs executed | seconds | slowest | failures |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
-    outcomes: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    primitives: collections.Counter[str] = collections.Counter()
-    for log in logs:
-        seeds = f"{min(log['seeds'])}–{max(log['seeds'])}" if log["seeds"] else ""
-        size = log["size"] + ", float64" * log.get("double", False)
-        cells = (
-            *(log["jax"], size, seeds, log["programs"], BUDGETS * log["programs"], log["rungs"]),
-            *(f"{log['seconds']:.0f}", f"{log['slowest_seconds']:.0f}", len(log["failures"])),
-        )
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-        outcomes[log["jax"]].update(log["outcomes"])
-        primitives.update(log["primitives"])
-    versions = sorted(outcomes)
-    names = sorted({name for counts in outcomes.values() for name in counts})
-    lines += ["", "## Outcomes of budgets", "", f"| outcome | {' | '.join(versions)} |"]
-    lines.append("|---" * (len(versions) + 1) + "|")
-    for name in names:
-        lines.append(f"| {name} | {' | '.join(str(outcomes[v][name]) for v in versions)} |")
-    lines += ["", *_AMPLIFIED, "", f"## Primitives covered: {len(primitives)}", ""]
-    lines.append(", ".join(f"{name} {count}" for name, count in sorted(primitives.items())))
-    failures = [failure | {"jax": log["jax"]} for log in logs for failure in log["failures"]]
-    died = "the process died"
-    failures += [
-        {"jax": g["jax"], "seed": g["running"], "text": died} for g in logs if g.get("running") is not None
-    ]
-    lines += ["", f"## Failures: {len(failures)}", ""]
-    for failure in failures:
-        first = failure["text"].strip().splitlines()[0][:100]
-        now = f"; at the end of the day: {failure['now']}" if "now" in failure else ""
-        lines += [f"- JAX {failure['jax']}, seed {failure['seed']}: {first}{now}"]
-    return "\n".join(lines) + "\n"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__.split("\n\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0)
@@ -444,7 +401,10 @@ def main() -> None:
     parser.add_argument("--again", type=Path, metavar="FILE", help="attack what failed in a stored run again")
     options = parser.parse_args()
     if options.table:
-        print(markdown([json.loads(path.read_text(encoding="utf-8")) for path in options.table]), end="")
+        print(
+            fuzz_table.markdown([json.loads(path.read_text(encoding="utf-8")) for path in options.table]),
+            end="",
+        )
         return
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     if options.again is not None:

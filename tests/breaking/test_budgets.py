@@ -19,11 +19,11 @@ def test_a_small_sweep() -> None:
 
 
 def test_faults_are_named() -> None:
-    good = [Point(100, 90, 0.0, 0.0, 1, True), Point(80, 75, 0.1, 0.0, 1, True)]
+    good = [Point(100, 90, 0.0, 0.0, 0.0, 1, True), Point(80, 75, 3.0, 0.1, 0.0, 1, True)]
     assert not faults(good)
     bad = [
-        Point(100, 90, 0.2, 0.0, 1, True),
-        Point(80, 95, 0.1, 9e9, 1, False),
-        Point(60, 0, 0.0, 0.0, 0, True),
+        Point(100, 90, 4.0, 0.2, 0.0, 1, True),
+        Point(80, 95, 3.0, 0.1, 9e9, 1, False),
+        Point(60, 0, 0.0, 0.0, 0.0, 0, True),
     ]
     assert [text.split()[0] for text in faults(bad)] == ["95", "results", "the", "the"]

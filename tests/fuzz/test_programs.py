@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, target
 
-from benchmarks import fuzz, literal, programs
+from benchmarks import fuzz, fuzz_table, literal, programs
 from recoup import _rewrite
 from recoup._planner import layout
 
@@ -109,6 +109,6 @@ def test_the_page_of_a_run() -> None:
     log = fuzz.Log(seeds=[4, 5], programs=2, rungs=7, outcomes={"as it is, equal to the bit": 5, "FAILED": 1})
     log.primitives = {"sin": 2}
     log.failures = [{"seed": 5, "kind": "numbers", "text": "numbers: off by one", "program": ""}]
-    page = fuzz.markdown([vars(log), vars(log) | {"running": 9}])
+    page = fuzz_table.markdown([vars(log), vars(log) | {"running": 9}])
     assert "| as it is, equal to the bit | 10 |" in page and "sin 4" in page
     assert "seed 5: numbers" in page and "seed 9: the process died" in page and "Failures: 3" in page
