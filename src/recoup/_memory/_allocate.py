@@ -78,7 +78,12 @@ def padded(nbytes: int) -> int:
 
 
 def allocate(
-    g: Graph, schedule: Callable[[Graph], list[Node]], donated: dict[int, int], *, barriers_stay: bool = False
+    g: Graph,
+    schedule: Callable[[Graph], list[Node]],
+    donated: dict[int, int],
+    *,
+    barriers_stay: bool = False,
+    backwards: bool = False,
 ) -> Arena:
     """Simulates a program.
 
@@ -87,11 +92,15 @@ def allocate(
       schedule: gives the order of a computation's operations.
       donated: output -> parameter that it lives in.
       barriers_stay: whether barriers are there still when buffers are assigned.
+      backwards: whether buffers of one size are placed in the reverse of the module's order.
     """
     entry = _computation(g, schedule, body=False, owned=set(donated.values()))
     results = _claim_results(entry, body=False)
     _clock(entry, 0)
     _rank(entry, 0)
+    if backwards:
+        for b in _all_buffers(entry):
+            b.rank = -b.rank
     arguments = {id(entry.find(g.outputs[k])): entry.buffers[id(g.params[p])] for k, p in donated.items()}
     _use_results(_all_buffers(entry), results, arguments)
     return _simulate(entry, barriers_stay)

@@ -32,6 +32,7 @@ from recoup._memory._tables import HOIST_DOUBT, HOIST_SHARE, HOIST_VISITS, SLACK
 
 # They register their rules.
 _LOADED = (_bounded, _collectives, _control, _math, _ordering, _random, _shapes, _special)
+REVERSED, BACKWARDS = 1, 2  # see `_arena`
 POINTER_BYTES = 8  # several results come with a table of pointers
 
 
@@ -97,9 +98,22 @@ def _copy_all(g: Graph, *, body: bool, aliases: dict[int, int]) -> None:
     insert_copies(g, body=body, aliases=aliases)
 
 
-def _arena(g: Graph, *, reverse: bool, donated: dict[int, int]) -> Arena:
+def _branches(g: Graph) -> bool:
+    """Whether a branch or a loop of unknown length is in it: the module's order is less well known then."""
+    return any(
+        node.op == "conditional"
+        or (node.op == "while" and not node.attrs)
+        or any(map(_branches, node.bodies))
+        for node in g.nodes
+        if node.bodies
+    )
+
+
+def _arena(g: Graph, donated: dict[int, int], way: int) -> Arena:
+    """One of the ways to take what is not known: the likeliest, ties the other way, or equal buffers."""
     stay = tables(_compat.JAX_VERSION).barriers_stay
-    return allocate(g, functools.partial(breadth_first, reverse=reverse), donated, barriers_stay=stay)
+    schedule = functools.partial(breadth_first, reverse=way == REVERSED)
+    return allocate(g, schedule, donated, barriers_stay=stay, backwards=way == BACKWARDS)
 
 
 @paused()
@@ -118,7 +132,8 @@ def predict(
       donated: for each input, whether it is donated.
       backend: the platform; only "cpu" is verified against its compiler.
       barriers_hold: whether barriers survive the compiler's common-subexpression elimination.
-      orders: how many orders of simultaneously ready operations to try; the interval spans them.
+      orders: how many orders of simultaneously ready operations to try, of two; the interval spans them. With
+        branches or loops of unknown length in the program one way more is tried to place equal buffers.
 
     Returns:
       The prediction, all sizes in bytes.
@@ -141,7 +156,10 @@ def predict(
     arenas = []
     for way in (lowering, *others):
         _finish(way.g, aliases)
-        arenas += [_arena(way.g, reverse=bool(i % 2), donated=aliases) for i in range(max(1, orders))]
+        ways = list(range(orders if way is lowering else 1))
+        if _branches(way.g):
+            ways.append(BACKWARDS)
+        arenas += [_arena(way.g, aliases, i) for i in ways]
     layouts = [heap_bytes(a.plan, a.peak_bytes) for a in arenas]
     low = round(min(a.peak_bytes for a in arenas) * (1 - SLACK))
     high = round(max(first for _, first in layouts) * (1 + SLACK))
