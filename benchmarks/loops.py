@@ -20,7 +20,15 @@ import numpy as np
 import recoup
 from recoup._loops.api import segment_scan
 from recoup._loops.machine import execute
-from recoup._loops.schedules import binomial, extra, online, optimal_advances
+from recoup._loops.schedules import (
+    binomial,
+    extra,
+    online,
+    online_advances,
+    optimal_advances,
+    taped,
+    taped_advances,
+)
 
 WIDTH = 16384  # 64 KiB of float32
 STATE = WIDTH * 4
@@ -84,6 +92,18 @@ def compiled(fun: Callable[..., Any], *args: Any) -> tuple[Any, float]:
     return program, time.perf_counter() - start
 
 
+def label(options: dict[str, Any], n: int) -> str:
+    """The mechanism that `recoup.scan` takes for the step above, its weight an operand."""
+    v, u = inputs()
+
+    def plan(v: jax.Array) -> None:
+        found.append(recoup.loop_plan(lambda u, _: (step(v, u), None), u, length=n, **options).chosen.label)
+
+    found: list[str] = []
+    jax.eval_shape(plan, v)
+    return found[0]
+
+
 def temp_mib(program: Any) -> float:
     return program.memory_analysis().temp_size_in_bytes / MIB
 
@@ -118,13 +138,28 @@ def counts(full: bool) -> None:
             assert run.peak_slots <= s
             checked += 1
     say(f"{checked} schedules (n <= {top}, s <= {most}) executed by the model machine: all equal, all legal.")
+    checked = 0
+    for n in range(0, top + 1, 7):
+        for s in range(1, most + 1):
+            for tape in (2, 3, 5, 8, 16):
+                run = execute(taped(n, s, tape), n, s, tape)
+                assert (run.advances, run.reverses) == (taped_advances(n, s, tape), n)
+                assert run.peak_slots <= s
+                checked += 1
+    say(f"{checked} schedules with tapes of 2 to 16 steps likewise: as many as counted, all legal.")
     rows = []
     for s in (5, 10, 20, 45, 64):
+        ratios, n = [], 2 * s
+        while n <= 20_000:
+            ratios.append((online_advances(n, s) + n) / (optimal_advances(n, s) + n))
+            n = max(n + 1, n * 101 // 100)
         for n in (1000, 10_000):
             best = optimal_advances(n, s) + n
             got = execute(online(n, s), n, s).advances + n
-            rows.append([n, s, best, got, f"{got / best:.3f}"])
-    table(["steps", "slots", "binomial evaluations", "online evaluations", "ratio"], rows)
+            worst = f"{max(ratios):.3f}, mean {sum(ratios) / len(ratios):.3f}" if n == 1000 else ""
+            rows.append([n, s, best, got, f"{got / best:.3f}", worst])
+    heads = ["steps", "slots", "binomial evaluations", "online evaluations", "ratio"]
+    table([*heads, "at most, from 2 x slots to 20,000 steps"], rows)
 
 
 def compile_times(full: bool) -> None:
@@ -133,6 +168,7 @@ def compile_times(full: bool) -> None:
     forms = {
         "binomial": lambda n: known(ours(checkpoints=64), n),
         "online": lambda n: unknown(lambda c, b, i: recoup.while_loop(c, b, i, checkpoints=64), n),
+        "binomial with tapes, budget 4.25 MiB": lambda n: known(ours(budget="4.25MiB"), n),
         "levels": lambda n: known(ours(method="levels"), n),
     }
     rows = []
@@ -146,7 +182,7 @@ def compile_times(full: bool) -> None:
                 seconds[n].append(t)
                 temps[n] = temp_mib(program)
         medians = [statistics.median(seconds[n]) for n in lengths]
-        limit = f"{67 * STATE / MIB:.2f}" if name != "levels" else ""
+        limit = f"{67 * STATE / MIB:.2f}" if name in ("binomial", "online") else ""
         rows.append(
             [name, *[f"{t:.2f} s" for t in medians], f"{max(medians) / min(medians) - 1:.0%}",
              *[f"{temps[n]:.2f}" for n in lengths], limit]
@@ -179,8 +215,10 @@ def against_peers(full: bool) -> None:
                 lambda c, b, i, s=slots: eqxi.while_loop(c, b, i, kind="checkpointed", checkpoints=s), n
             )
         if slots == 64:
-            contenders["nested 25 x 40"] = known(nested([25], False), n)
-            contenders["nested 25 x 40, tape"] = known(nested([25], True), n)
+            for size, tape in ((4.25, False), (6.75, True)):
+                budget = {"budget": int(size * MIB), "method": "binomial"}
+                contenders["nested 25 x 40" + ", tape" * tape] = known(nested([25], tape), n)
+                contenders[f"recoup in the same memory: {label(budget, n)}"] = known(ours(**budget), n)
         programs = {k: compiled(jax.value_and_grad(f, (0, 1)), *inputs())[0] for k, f in contenders.items()}
         times = race(programs, inputs())
         plain = times["plain lax.scan"]
@@ -237,31 +275,67 @@ def long_loop(full: bool) -> None:
     say("## 10^5 steps of 64 KiB within 16 MiB")
     n, rows = 10**5, []
     budget = 16 * MIB
-    plan = recoup.loop_plan(lambda u, _: (step(inputs()[0], u), None), inputs()[1], length=n, budget=budget)
-    for name, options in {
+    v, u = inputs()
+    plan = recoup.loop_plan(lambda u, _: (step(v, u), None), u, length=n, budget=budget)
+    forms = {
         "budget='16MiB'": {"budget": budget},
-        "binomial": {"budget": budget, "method": "binomial"},
-    }.items():
-        chosen = recoup.loop_plan(lambda u, _: (step(inputs()[0], u), None), inputs()[1], length=n, **options)
-        program, _ = compiled(jax.value_and_grad(known(ours(**options), n), (0, 1)), *inputs())
+        "levels": {"budget": budget, "method": "levels"},
+        "slots alone": {"checkpoints": 250},
+    }
+    for name, options in forms.items():
+        chosen = recoup.loop_plan(lambda u, _: (step(v, u), None), u, length=n, **options)
+        program, _ = compiled(jax.value_and_grad(known(ours(**options), n), (0, 1)), v, u)
         seconds = ""
         if full:
-            start = time.perf_counter()
-            jax.block_until_ready(program(*inputs()))
-            seconds = f"{time.perf_counter() - start:.1f} s"
-        rows.append(
-            [
-                name,
-                chosen.chosen.label,
-                f"{temp_mib(program):.2f}",
-                f"{(chosen.recomputed or 0) / n:.2f}",
-                seconds,
-            ]
-        )
-    plain, _ = compiled(jax.value_and_grad(known(jax.lax.scan, n), (0, 1)), *inputs())
+            busy = time.process_time()
+            jax.block_until_ready(program(v, u))
+            seconds = f"{time.process_time() - busy:.1f} s"
+        extra_share = f"{(chosen.recomputed or 0) / n:.2f}"
+        rows.append([name, chosen.chosen.label, f"{temp_mib(program):.2f}", extra_share, seconds])
+    plain, _ = compiled(jax.value_and_grad(known(jax.lax.scan, n), (0, 1)), v, u)
     rows.append(["plain lax.scan", "", f"{temp_mib(plain):.0f}", "0", "not run"])
-    table(["", "mechanism", "temporaries MiB", "extra evaluations a step", "one run"], rows)
+    heads = ["", "mechanism", "temporaries MiB", "extra evaluations a step", "processor time of one run"]
+    table(heads, rows)
     say("```\n" + str(plan) + "\n```\n")
+
+
+def layers(ws: list[jax.Array], u: jax.Array) -> jax.Array:
+    for w in ws:
+        u = u + jnp.float32(0.1) * jnp.tanh(jnp.tanh(u @ w) @ w.T)
+    return u
+
+
+def large_residuals(full: bool) -> None:
+    say("## A step whose residuals are 60 times its state: 12 layers, states of 64 KiB, 100 steps")
+    n = 100
+    ws = [jax.random.normal(k, (64, 128)) / 8 for k in jax.random.split(jax.random.key(0), 12)]
+    u = jax.random.normal(jax.random.key(1), (256, 64))
+
+    def loss(scan: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda ws, u: jnp.sum(scan(lambda u, _: (layers(ws, u), None), u, None, n)[0] ** 2)
+
+    forms: dict[str, Callable[..., Any]] = {"plain lax.scan": jax.lax.scan}
+    forms["slots alone, 20"] = ours(checkpoints=20)
+    forms["slots alone, 1"] = ours(checkpoints=1)
+    plans: dict[str, Any] = {}
+    for size in (6, 4, 3):
+        name = f"budget='{size}MiB'"
+        forms[name] = ours(budget=size * MIB)
+        plans[name] = recoup.loop_plan(lambda u, _: (layers(ws, u), None), u, length=n, budget=size * MIB)
+    programs = {k: compiled(jax.value_and_grad(loss(f), (0, 1)), ws, u)[0] for k, f in forms.items()}
+    times = race(programs, (ws, u))
+    plain = programs["plain lax.scan"](ws, u)
+    rows = []
+    for name, program in programs.items():
+        got = program(ws, u)
+        worst = max(relative(a, b) for a, b in zip(*map(jax.tree.leaves, (got, plain)), strict=True))
+        plan = plans.get(name)
+        what = "" if plan is None else f"{plan.chosen.label}; {plan.evaluations / n:.2f}"
+        ratio = times[name][1] / times["slots alone, 20"][1]
+        rows.append([name, what, f"{temp_mib(program):.2f}", f"{ratio:.2f}", f"{worst:.0e}"])
+    heads = ["", "mechanism; evaluations a step", "temporaries MiB", "processor time x slots alone, 20"]
+    table([*heads, "gradient against plain"], rows)
+    say("```\n" + str(plans["budget='4MiB'"]) + "\n```\n")
 
 
 def captured_weight(full: bool) -> None:
@@ -275,6 +349,7 @@ def captured_weight(full: bool) -> None:
 
     forms = {
         "binomial, 64 slots": ours(checkpoints=64),
+        "binomial with tapes, budget 5 MiB": ours(budget="5MiB", method="binomial"),
         "2 levels": nested([25], False),
         "3 levels": nested([10, 10], False),
         "plain": jax.lax.scan,
@@ -291,6 +366,7 @@ def agreement(full: bool) -> None:
     v, u = inputs(2048)
     forms = {"binomial": known(ours(checkpoints=64), n), "levels": known(ours(method="levels"), n)}
     forms["online"] = unknown(lambda c, b, i: recoup.while_loop(c, b, i, checkpoints=64), n)
+    forms["binomial with tapes"] = known(ours(budget=70 * 8192, method="binomial"), n)
     plain = known(jax.lax.scan, n)
 
     def hvp(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -319,6 +395,7 @@ def hvp_bytes(full: bool) -> None:
         "plain": known(jax.lax.scan, n),
         "binomial": known(ours(checkpoints=64), n),
         "2 levels": known(nested([25], False), n),
+        "binomial with tapes, budget 4.25 MiB": known(ours(budget="4.25MiB"), n),
         "online": unknown(lambda c, b, i: recoup.while_loop(c, b, i, checkpoints=64), n),
     }
     for name, f in forms.items():
@@ -357,6 +434,7 @@ SECTIONS = {
     "peers": against_peers,
     "diffrax": diffrax_race,
     "long": long_loop,
+    "residuals": large_residuals,
     "weight": captured_weight,
     "agreement": agreement,
     "second": hvp_bytes,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import recoup
+from tests.loops.taped import taped
 
 N, D = 13, 4
 KEY = jax.random.key(0)
@@ -38,6 +39,22 @@ def scan_with(**options):
     return loop
 
 
+def tape(w, u, xs):
+    """Pieces of 3 steps differentiated together, the last of 1, from 2 slots."""
+    with taped(2, 3):
+        return scan_with()(w, u, xs)
+
+
+def reversed_plain(w, u, xs):
+    u, ys = jax.lax.scan(lambda u, x: step(w, u, x), u, xs, reverse=True)
+    return jnp.sum(u**2) + jnp.sum(jnp.cos(ys))
+
+
+def reversed_tape(w, u, xs):
+    with taped(2, 3):
+        return scan_with(reverse=True, unroll=2)(w, u, xs)
+
+
 def dynamic(w, u, xs):
     """The same through `fori_loop` with bounds that only the running program knows; xs is captured."""
 
@@ -68,6 +85,8 @@ def unknown(w, u, xs):
 FORMS = {
     "binomial": scan_with(checkpoints=3),
     "one slot": scan_with(checkpoints=1),
+    "tape": tape,
+    "reversed tape": reversed_tape,
     "levels": scan_with(method="levels"),
     "default": scan_with(),
     "dynamic": dynamic,
@@ -142,6 +161,10 @@ ALWAYS = {("binomial", t) for t in TRANSFORMS} | {
     )
 }
 ALWAYS |= {(form, t) for form in FORMS for t in ("grad", "forward over reverse") if form != "one slot"}
+ALWAYS |= {
+    ("tape", t)
+    for t in ("linearize", "reverse over reverse", "third order", "vmap of xs and w", "vmapped pullbacks")
+}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +178,8 @@ ALWAYS |= {(form, t) for form in FORMS for t in ("grad", "forward over reverse")
 def test_agrees_with_plain(form, transform):
     take = TRANSFORMS[transform]
     got = jax.jit(lambda *a: take(FORMS[form])(*a))(*inputs())
-    expected = jax.jit(lambda *a: take(plain)(*a))(*inputs())
+    like = reversed_plain if form == "reversed tape" else plain
+    expected = jax.jit(lambda *a: take(like)(*a))(*inputs())
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * float(np.abs(b).max())),
         got,
@@ -189,6 +213,9 @@ def test_gradients_equal_plains_to_the_bit():
     for options in ({"checkpoints": 3}, {"checkpoints": 1}, {"checkpoints": 50}):
         got = run(lambda *a, o=options: recoup.scan(*a, **o))
         jax.tree.map(np.testing.assert_array_equal, got, expected)
+    with taped(2, 5):
+        got = run(recoup.scan)
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
 
 
 def test_members_that_stop_at_different_times():

@@ -9,8 +9,18 @@ from jax.sharding import PartitionSpec as P
 import recoup
 from recoup._loops.api import segment_scan
 from recoup.errors import BudgetError, BudgetSyntaxError, EffectError
+from tests.loops.taped import taped
 
+TAPE = {"tape": (2, 3)}  # no option of scan: see scan_with
 METHODS = [{"checkpoints": 1}, {"checkpoints": 3}, {"method": "levels"}, {"method": "all"}, {}]
+
+
+def scan_with(*args, tape=None, **options):
+    """`recoup.scan`, with slots and a tape forced where they are given."""
+    if tape is None:
+        return recoup.scan(*args, **options)
+    with taped(*tape):
+        return recoup.scan(*args, **options)
 
 
 def same(a, b):
@@ -49,15 +59,15 @@ def rich_inputs(n):
     return init, {"a": jnp.linspace(0, 1, n), "k": jnp.arange(n)}
 
 
-@pytest.mark.parametrize("options", METHODS)
+@pytest.mark.parametrize("options", [*METHODS, TAPE])
 @pytest.mark.parametrize(("n", "reverse"), [(0, False), (1, False), (7, True)])
 def test_scan_returns_what_lax_returns(n, reverse, options):
     init, xs = rich_inputs(n)
-    got = jax.jit(lambda i, x: recoup.scan(rich, i, x, reverse=reverse, **options))(init, xs)
+    got = jax.jit(lambda i, x: scan_with(rich, i, x, reverse=reverse, **options))(init, xs)
     same(got, jax.jit(lambda i, x: jax.lax.scan(rich, i, x, reverse=reverse))(init, xs))
 
 
-@pytest.mark.parametrize("options", METHODS)
+@pytest.mark.parametrize("options", [*METHODS, TAPE])
 @pytest.mark.parametrize(("n", "reverse"), [(7, True), (12, False)])
 def test_gradients_past_integers_and_keys(n, reverse, options):
     init, xs = rich_inputs(n)
@@ -69,7 +79,7 @@ def test_gradients_past_integers_and_keys(n, reverse, options):
     grad = lambda scan, **o: jax.jit(jax.grad(lambda u, a: loss(u, a, scan, **o), (0, 1)))(init["u"], xs["a"])
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6),
-        grad(recoup.scan, **options),
+        grad(scan_with, **options),
         grad(jax.lax.scan),
     )
 
@@ -94,8 +104,8 @@ def test_unroll_changes_nothing():
 
 def test_a_captured_weight_has_its_gradient_whatever_it_is_differentiated_for():
     w = jnp.arange(1.0, 4.0)
-    for options in METHODS:
-        scan = lambda u, w, o=options: recoup.scan(lambda u, _: (u * w, None), u, None, 5, **o)[0].sum()
+    for options in [*METHODS, TAPE]:
+        scan = lambda u, w, o=options: scan_with(lambda u, _: (u * w, None), u, None, 5, **o)[0].sum()
         np.testing.assert_allclose(jax.grad(scan, 1)(jnp.ones(3), w), 5 * w**4, rtol=1e-6)
     body_only = lambda w: recoup.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, w), (jnp.int32(0), 1.0))
     assert jax.grad(lambda w: body_only(w)[1])(2.0) == 1.0
@@ -177,8 +187,8 @@ def test_prints_once_a_step(capfd):
         jax.debug.print("step {}", x)
         return jax.lax.cond(x > 1, lambda c: (jax.debug.print("late"), c * 2)[1], lambda c: c * 3, c), None
 
-    for options in METHODS:
-        f = lambda c, o=options: recoup.scan(step, c, jnp.arange(4), **o)[0]
+    for options in [*METHODS, TAPE]:
+        f = lambda c, o=options: scan_with(step, c, jnp.arange(4), **o)[0]
         capfd.readouterr()
         jax.block_until_ready(jax.jit(jax.value_and_grad(f))(1.0))
         jax.effects_barrier()
@@ -279,8 +289,8 @@ def test_in_shard_map(check_vma):
         f = jax.shard_map(local, mesh=mesh, in_specs=(P(), P("d")), out_specs=P("d"), check_vma=check_vma)
         return jax.jit(jax.grad(lambda w, u: jnp.sum(f(w, u) ** 2), (0, 1)))(w, u)
 
-    for options in ({"checkpoints": 3}, {"method": "levels"}):
-        got, expected = loss(recoup.scan, **options), loss(jax.lax.scan)
+    for options in ({"checkpoints": 3}, {"method": "levels"}, TAPE):
+        got, expected = loss(scan_with, **options), loss(jax.lax.scan)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, expected)
 
 
@@ -292,4 +302,5 @@ def test_a_collective_over_a_vmapped_axis():
         f = lambda u: jnp.sum(scan(step, u, None, 4, **options)[0] ** 2)
         return jax.vmap(jax.grad(f), axis_name="batch")(u)
 
-    np.testing.assert_allclose(loss(recoup.scan, checkpoints=2), loss(jax.lax.scan), rtol=1e-5)
+    for options in ({"checkpoints": 2}, TAPE):
+        np.testing.assert_allclose(loss(scan_with, **options), loss(jax.lax.scan), rtol=1e-5)

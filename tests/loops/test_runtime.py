@@ -8,6 +8,7 @@ import pytest
 
 import recoup
 from recoup._loops import runtime, schedules
+from tests.loops.taped import taped
 
 
 def test_split_is_the_schedules_split():
@@ -114,3 +115,70 @@ def test_static_length_executes_the_optimum():
 
     jax.block_until_ready(jax.jit(jax.value_and_grad(loop))(jnp.float32(0.0)))
     assert (counter.advances, counter.reverses) == (schedules.optimal_advances(61, 4), 61)
+
+
+@pytest.mark.parametrize(("n", "slots", "steps"), [(61, 4, 5), (60, 3, 4), (9, 9, 20), (40, 1, 7)])
+def test_tapes_execute_what_is_counted(n, slots, steps):
+    counter = Counter()
+
+    def loop(u):
+        return recoup.scan(lambda u, _: (counter.step(u), None), u, None, n)[0]
+
+    with taped(slots, steps):
+        jax.block_until_ready(jax.jit(jax.value_and_grad(loop))(jnp.float32(0.0)))
+    assert (counter.advances, counter.reverses) == (schedules.taped_advances(n, slots, steps), n)
+
+
+def temporaries(fun, *args):
+    return jax.jit(fun).lower(*args).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize(("n", "slots", "steps"), [(1000, 30, 25), (1003, 12, 17), (1000, 40, 25)])
+def test_tapes_hold_what_is_predicted(n, slots, steps):
+    """(slots + 3) states, the tape's residuals (2 states a step here), and one gradient of the weight."""
+    v, u = jnp.linspace(0, 1, 4096), jnp.ones(4096)
+
+    def loss(v, u):
+        step = lambda u, _: (u + jnp.float32(0.01) * jnp.sin(v * jnp.roll(u, 1)), None)
+        return jnp.sum(recoup.scan(step, u, None, n)[0] ** 2)
+
+    with taped(slots, steps):
+        got = temporaries(jax.grad(loss, (0, 1)), v, u)
+    state = 4 * 4096
+    assert got <= (slots + 3 + 2 * steps + 1) * state + 4096
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_slots_hold_three_states_more(unknown):
+    v, u, slots = jnp.linspace(0, 1, 4096), jnp.ones(4096), 12
+
+    def loss(v, u):
+        step = lambda u: u + jnp.float32(0.01) * jnp.sin(v * jnp.roll(u, 1))
+        if unknown:
+            going, more = lambda c: c[1] < 1000, lambda c: (step(c[0]), c[1] + 1)
+            return jnp.sum(recoup.while_loop(going, more, (u, jnp.int32(0)), checkpoints=slots)[0] ** 2)
+        return jnp.sum(recoup.scan(lambda u, _: (step(u), None), u, None, 1000, checkpoints=slots)[0] ** 2)
+
+    assert temporaries(jax.grad(loss, (0, 1)), v, u) <= (slots + 3) * u.nbytes + 4096
+
+
+def test_a_captured_weight_costs_one_accumulator_on_a_tape_too():
+    w, u = jnp.ones((256, 256)) / 256, jnp.ones(256)
+
+    def loss(w, u):
+        return jnp.sum(recoup.scan(lambda u, _: (jnp.tanh(w @ u), None), u, None, 100)[0] ** 2)
+
+    with taped(5, 10):
+        got = temporaries(jax.grad(loss, (0, 1)), w, u)
+    assert got < w.nbytes / 2  # the one accumulator is the result itself
+
+
+def test_a_budget_takes_a_tape_where_it_evaluates_less():
+    step = lambda u, _: (u + jnp.float32(0.01) * jnp.sin(jnp.roll(u, 1)), None)
+    u = jnp.ones(4096)
+    plan = recoup.loop_plan(step, u, length=1000, budget=68 * u.nbytes)
+    assert plan.chosen.tape_steps > 1 and plan.states_held == plan.slots
+    assert "tapes of" in str(plan)
+    assert plan.evaluations < 2.2 * 1000  # nested scans of carries: 3, binomial over single steps: 2.9
+    loss = lambda u: jnp.sum(recoup.scan(step, u, None, 1000, budget=68 * u.nbytes)[0] ** 2)
+    assert temporaries(jax.grad(loss), u) <= plan.predicted_bytes

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recoup._loops import schedules
+from recoup._loops.choose import Sizes, engines_within
 from recoup._loops.machine import execute
 from recoup._loops.schedules import Advance, ForwardEnd, Free, Load, Reverse, Store
 from recoup.errors import PlanError
@@ -59,9 +60,43 @@ def test_online_is_legal_and_counted(n, slots):
 
 @pytest.mark.parametrize(("slots", "within"), [(10, 1.12), (20, 1.06), (45, 1.06), (64, 1.06)])
 def test_online_stays_near_the_optimum(slots, within):
-    n = 1000
-    online = execute(schedules.online(n, slots), n, slots)
-    assert online.advances + n <= within * (schedules.optimal_advances(n, slots) + n)
+    n = 2 * slots
+    while n <= 20_000:
+        best = schedules.optimal_advances(n, slots) + n
+        assert schedules.online_advances(n, slots) + n <= within * best, n
+        n = max(n + 1, n * 103 // 100)
+
+
+@given(st.integers(0, 300), st.integers(1, 20), st.integers(1, 50))
+def test_tapes_are_legal_and_counted(n, slots, tape):
+    run = execute(schedules.taped(n, slots, tape), n, slots, tape)
+    assert run.reverses == n
+    assert run.advances == schedules.taped_advances(n, slots, tape)
+    assert run.peak_slots <= slots
+    assert run.peak_tape == min(n, tape)
+    if n:
+        pieces = -(-n // tape)
+        # all but the last piece: whole pieces, as often as the optimum for so many pieces says
+        assert run.advances == tape * fewest(pieces, slots) + n - tape * (pieces - 1)
+
+
+def test_the_machine_refuses_a_tape_that_is_too_long():
+    whole = [Store(0, 0), Advance(0, 4), ForwardEnd(), Load(0, 0), Free(0), Reverse(0, 4)]
+    assert execute(whole, 4, 1, 4).peak_tape == 4
+    with pytest.raises(PlanError, match="the tape holds 3 steps"):
+        execute(whole, 4, 1, 3)
+
+
+@given(st.integers(0, 2000), st.integers(2, 2**18), st.floats(0.01, 3), st.integers(0, 4096), st.booleans())
+def test_engines_within_a_budget(n, state_bytes, ratio, xs_bytes, weights):
+    sizes = Sizes(state_bytes, int(ratio * state_bytes) + 1, state_bytes * weights, xs_bytes * n)
+    budget = 40 * state_bytes + 3000
+    found = list(engines_within(n, sizes, budget))
+    assert {c.tape_steps > 1 for c in found} <= {False, True}
+    for c in found:
+        assert c.predicted_bytes <= budget
+        run = execute(schedules.taped(n, c.slots, c.tape_steps), n, c.slots, c.tape_steps)
+        assert run.advances + run.reverses == c.evaluations
 
 
 @given(st.integers(0, 300), st.integers(1, 12), st.integers(1, 60))

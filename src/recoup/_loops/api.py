@@ -14,13 +14,14 @@ import numpy as np
 
 from recoup._loops import capture as cap
 from recoup._loops.capture import has_debug
-from recoup._loops.choose import LoopPlan
 from recoup._loops.compute import run_p
 from recoup._loops.disk import DiskStore, disk_scan
+from recoup._loops.loop_plan import LoopPlan
 from recoup._loops.nested import segment_scan
 from recoup._loops.offload import choose_interval, offloaded_scan
 from recoup._loops.prepare import (
     INDEX,
+    as_chosen,
     concrete,
     fixed_point,
     flat,
@@ -111,6 +112,7 @@ def scan(
         unroll=max(int(unroll), 1),
         quiet_body=quiet_body(traced.body),
     )
+    loop = as_chosen(loop, plan)
     out = run_p.bind(jnp.int32(n), *traced.body.consts, *traced.init, *traced.xs, loop=loop, save=False)
     return jax.tree.unflatten(traced.body.out_tree, out)  # type: ignore[no-any-return]
 
@@ -200,6 +202,7 @@ def fori_loop(
         captured.jaxpr, len(captured.consts), len(init), 0, 0, plan.slots or 1,
         unroll=max(int(unroll), 1), quiet_body=quiet_body(captured),
     )  # fmt: skip
+    loop = as_chosen(loop, plan)
     out_flat = run_p.bind(count, *captured.consts, *init, loop=loop, save=False)
     return jax.tree.unflatten(tree, out_flat)  # type: ignore[no-any-return]
 
@@ -241,7 +244,7 @@ def while_loop(
     slots = plan.slots or 1
     if max_steps is not None:
         slots = max(1, min(slots, max_steps))
-    loop = with_condition(captured, test, len(init), slots)
+    loop = as_chosen(with_condition(captured, test, len(init), slots), plan)
     limit = jnp.int32(NO_LIMIT if max_steps is None else min(max_steps, NO_LIMIT))
     out = run_p.bind(limit, *captured.consts, *test.consts, *init, loop=loop, save=False)
     return jax.tree.unflatten(tree, out)  # type: ignore[no-any-return]

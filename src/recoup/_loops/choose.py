@@ -6,146 +6,45 @@ Predicted bytes are of the compiled temporaries; the formulas were fitted to non
     all         n R + 2 S
     levels      k1 S + ... + k(d-1) S + kd R + 3 S + d G      (tape; without: kd S + R for the last level)
     binomial    (s + 3) S + R + G                              (online likewise)
+    ... tapes   (s + 3) S + m (R + X) + G
 
 S: bytes of the carry; R: bytes that one step keeps for its own differentiation; G: bytes of the gradients of
-captured tensors; n: steps; k: trip counts of the levels, s: slots. Evaluations count every execution of the
-step, the differentiated one included, so that a plain scan has n.
+captured tensors; X: bytes of a row of `xs`; n: steps; k: trip counts of the levels; s: slots; m: steps of a
+tape, which are differentiated together. Evaluations count every execution of the step, the differentiated one
+included, so that a plain scan has n.
+
+Where R is large beside S and the budget, the planner that `fit` uses says what a piece of m steps can be made
+to take instead of m R, and at what extra work (`Trade`).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from math import prod
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import ceil, prod
 
+from recoup._loops.loop_plan import Candidate, LoopPlan, Sizes, Trade
 from recoup._loops.schedules import (
     default_slots,
     held_online,
     level_lengths,
     online_advances,
     optimal_advances,
+    taped_advances,
 )
-from recoup._report.text import format_bytes, table
+from recoup._report.text import format_bytes
 from recoup.errors import BudgetError
 
 UNKNOWN_SLOTS = 64
+UNKNOWN_LENGTH = 10_000  # for which slots and plans of a step are compared where the length is unknown
+LARGE = 4  # states: residuals of one step that are worth planning ...
+MANY = 64  # ... unless the budget holds so many steps' residuals
 MAX_LEVELS = 4
 METHODS = ("auto", "all", "levels", "binomial")
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Bytes of a loop's pieces: carry, residuals of one step, gradients of captured tensors, `xs`."""
-
-    state_bytes: int
-    residual_bytes: int
-    gradient_bytes: int
-    xs_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One mechanism for one loop. `evaluations` counts executions of the step for a result and its
-    gradient."""
-
-    method: str
-    predicted_bytes: int
-    evaluations: int | None
-    slots: int | None = None
-    levels: tuple[int, ...] = ()
-    tape: bool = True
-
-    @property
-    def label(self) -> str:
-        if self.method == "levels":
-            return f"levels {' x '.join(map(str, self.levels))}{', tape' if self.tape else ''}"
-        return self.method if self.slots is None else f"{self.method}, {self.slots} slots"
-
-
-@dataclass(frozen=True)
-class LoopPlan:
-    """How a loop's reverse pass will run: print it.
-
-    Attributes:
-        length: steps, or None where the loop itself finds out.
-        chosen: the mechanism. reason: why, in words.
-        sizes: bytes of the loop's pieces. alternatives: what else was considered.
-        budget_bytes: the budget, where one was given.
-    """
-
-    length: int | None
-    chosen: Candidate
-    reason: str
-    sizes: Sizes
-    alternatives: tuple[Candidate, ...] = field(default=())
-    budget_bytes: int | None = None
-
-    @property
-    def method(self) -> str:
-        """ "all", "levels", "binomial" or "online"."""
-        return self.chosen.method
-
-    @property
-    def slots(self) -> int | None:
-        """States held, where the mechanism has slots; the initial state is one of them."""
-        return self.chosen.slots
-
-    @property
-    def states_held(self) -> int | None:
-        """Carries held at once, the initial one included (the residuals of a tape are not carries)."""
-        if self.chosen.method == "all":
-            return self.length
-        if self.chosen.method == "levels":
-            counts = self.chosen.levels if not self.chosen.tape else self.chosen.levels[:-1]
-            return sum(counts)
-        return self.chosen.slots if self.length is None else min(self.chosen.slots or 0, self.length)
-
-    @property
-    def evaluations(self) -> int | None:
-        """Executions of the step, the n differentiated ones included; None where the length is not known."""
-        return self.chosen.evaluations
-
-    @property
-    def recomputed(self) -> int | None:
-        """Executions beyond the n that a plain scan with its gradient makes."""
-        return None if self.length is None or self.evaluations is None else self.evaluations - self.length
-
-    @property
-    def predicted_bytes(self) -> int:
-        """Predicted compiled temporaries of the loop and its reverse pass (a prediction; nothing was
-        compiled)."""
-        return self.chosen.predicted_bytes
-
-    def __str__(self) -> str:
-        known = "unknown length" if self.length is None else f"{self.length} steps"
-        lines = [
-            f"loop of {known}: {self.chosen.label}",
-            f"  because {self.reason}",
-            f"  one state {format_bytes(self.sizes.state_bytes)}, residuals of one step "
-            f"{format_bytes(self.sizes.residual_bytes)}, gradients of captured tensors "
-            f"{format_bytes(self.sizes.gradient_bytes)}",
-            f"  states held {self.states_held}, steps recomputed "
-            f"{'depends on the length' if self.recomputed is None else self.recomputed}, "
-            f"predicted temporaries {format_bytes(self.predicted_bytes)}"
-            + ("" if self.budget_bytes is None else f" of a budget of {format_bytes(self.budget_bytes)}"),
-        ]
-        rows: list[list[object]] = []
-        if self.length is None:
-            slots = self.slots or 1
-            for n in (100, 1000, 10_000, 100_000):
-                total = online_advances(n, slots) + n
-                rows.append([n, total, f"{total / n:.2f}", f"{total / (optimal_advances(n, slots) + n):.3f}"])
-            lines.append(
-                table(["steps", "evaluations", "per step", "of the optimum"], rows, right=(0, 1, 2, 3))
-            )
-        elif self.alternatives:
-            for c in self.alternatives:
-                per = "" if c.evaluations is None or not self.length else f"{c.evaluations / self.length:.2f}"
-                rows.append([c.label, format_bytes(c.predicted_bytes), per])
-            lines.append(table(["also possible", "predicted", "evaluations a step"], rows, right=(1, 2)))
-        return "\n".join(lines)
-
-
 def binomial_bytes(sizes: Sizes, slots: int) -> int:
-    return (slots + 3) * sizes.state_bytes + sizes.residual_bytes + sizes.gradient_bytes
+    """The engine with `slots` states; counters and where each state lies take 2 KiB, 16 bytes a slot."""
+    books = 2048 + 16 * (slots + 1)
+    return (slots + 3) * sizes.state_bytes + sizes.residual_bytes + sizes.gradient_bytes + books
 
 
 def with_slots(n: int | None, slots: int, sizes: Sizes) -> Candidate:
@@ -153,6 +52,88 @@ def with_slots(n: int | None, slots: int, sizes: Sizes) -> Candidate:
     if n is None:
         return Candidate("online", binomial_bytes(sizes, slots), None, slots)
     return Candidate("binomial", binomial_bytes(sizes, slots), optimal_advances(n, slots) + n, slots)
+
+
+def tape_bytes(n: int, sizes: Sizes, slots: int, steps: int) -> int:
+    """The engine with `slots` states and a tape of `steps` steps, their rows of `xs` included."""
+    row_bytes = -(-sizes.xs_bytes // max(n, 1))
+    return binomial_bytes(sizes, slots) + (steps - 1) * sizes.residual_bytes + steps * row_bytes
+
+
+def with_tape(n: int, slots: int, steps: int, sizes: Sizes) -> Candidate:
+    """The engine with a number of slots, `steps` steps at a time differentiated together."""
+    evaluations = taped_advances(n, slots, steps) + n
+    return Candidate("binomial", tape_bytes(n, sizes, slots, steps), evaluations, slots, tape_steps=steps)
+
+
+def engines_within(n: int, sizes: Sizes, budget_bytes: int) -> Iterator[Candidate]:
+    """The engine within so many bytes: single steps, and the tape with the fewest evaluations."""
+    slots = min(slots_within(budget_bytes, sizes), max(n, 1))
+    if slots >= 1:
+        yield with_slots(n, slots, sizes)
+    if not sizes.state_bytes:
+        return
+    taped, steps = [], 2
+    while steps < n:
+        left = budget_bytes - tape_bytes(n, sizes, 0, steps)
+        slots = min(left // (sizes.state_bytes + 16), -(-n // steps))
+        if slots < 1:
+            break
+        taped.append(with_tape(n, slots, steps, sizes))
+        steps = max(steps + 1, steps * 16 // 15)
+    if taped:
+        yield min(taped, key=cheapest)
+
+
+def planned_bytes(n: int | None, sizes: Sizes, slots: int, trade: Trade) -> int:
+    """The engine with `slots` states and a planned piece.
+
+    A piece's gradients of captured tensors may exist beside the sums that they are added to. The piece as it
+    is may be run in another order inside a loop, with all its residuals there at once.
+    """
+    size = trade.bytes + sizes.gradient_bytes
+    if not trade.extra:
+        size = max(size, trade.steps * sizes.residual_bytes)
+    if trade.steps > 1 and n:
+        size += trade.steps * -(-sizes.xs_bytes // n)
+    return binomial_bytes(sizes, slots) - sizes.residual_bytes + size
+
+
+def with_trade(n: int | None, slots: int, trade: Trade, sizes: Sizes) -> Candidate:
+    """The engine with a number of slots and a planned piece."""
+    length = UNKNOWN_LENGTH if n is None else n
+    advances = online_advances(length, slots) if n is None else taped_advances(length, slots, trade.steps)
+    return Candidate(
+        "online" if n is None else "binomial",
+        planned_bytes(n, sizes, slots, trade),
+        advances + ceil(length * (1 + trade.extra)),
+        slots,
+        tape_steps=trade.steps,
+        trade=trade,
+    )
+
+
+def planned_within(
+    n: int | None, sizes: Sizes, budget_bytes: int, trades: Callable[[int], list[Trade]]
+) -> Iterator[Candidate]:
+    """The engine with what the planner offers for a piece: for each length of a piece the cheapest."""
+    steps, length = 1, UNKNOWN_LENGTH if n is None else n
+    while steps == 1 or (n is not None and steps < n):
+        found = []
+        for trade in trades(steps):
+            left = budget_bytes - planned_bytes(n, sizes, 0, trade)
+            slots = min(left // (sizes.state_bytes + 16), max(-(-length // steps), 1))
+            if slots >= 1:
+                found.append(with_trade(n, slots, trade, sizes))
+        if not found:
+            return
+        yield min(found, key=cheapest)
+        steps *= 4
+
+
+def cheapest(c: Candidate) -> tuple[int, int]:
+    """Fewest evaluations, then fewest bytes."""
+    return c.evaluations or 0, c.predicted_bytes
 
 
 def with_levels(n: int, levels: int, tape: bool, sizes: Sizes) -> Candidate:
@@ -182,7 +163,7 @@ def candidates(n: int, sizes: Sizes) -> Iterator[Candidate]:
 def slots_within(budget_bytes: int, sizes: Sizes) -> int:
     """The most slots whose predicted bytes are within the budget; may be less than one."""
     left = budget_bytes - binomial_bytes(sizes, 0)
-    return left // sizes.state_bytes if sizes.state_bytes else (1 if left >= 0 else 0)
+    return left // (sizes.state_bytes + 16)
 
 
 def choose(
@@ -191,6 +172,7 @@ def choose(
     checkpoints: int | None = None,
     budget_bytes: int | None = None,
     method: str = "auto",
+    trades: Callable[[int], list[Trade]] | None = None,
 ) -> LoopPlan:
     """Choose the mechanism.
 
@@ -198,6 +180,7 @@ def choose(
         n: steps, None where unknown. sizes: of the loop's pieces.
         checkpoints: states to hold. budget_bytes: what the loop may take; at most one of the two.
         method: "auto", or one of "all", "levels", "binomial" to insist.
+        trades: asks the planner about pieces of so many steps; only called where it may pay.
 
     Raises:
         ValueError: for arguments that contradict one another.
@@ -212,23 +195,40 @@ def choose(
     if checkpoints is not None and method in ("all", "levels"):
         raise ValueError(f"checkpoints= sets the slots of the binomial engine; method={method!r} has none")
     if n is None:
-        return _choose_unknown(sizes, checkpoints, budget_bytes)
+        return _choose_unknown(sizes, checkpoints, budget_bytes, trades)
     options = list(candidates(n, sizes))
     if checkpoints is not None:
         return LoopPlan(
             n, with_slots(n, checkpoints, sizes), "a number of states was given", sizes, tuple(options)
         )
     if budget_bytes is not None:
-        return _choose_within(n, sizes, budget_bytes, method, options)
+        return _choose_within(n, sizes, budget_bytes, method, options, trades)
     return _choose_freely(n, sizes, method, options)
 
 
-def _choose_unknown(sizes: Sizes, checkpoints: int | None, budget_bytes: int | None) -> LoopPlan:
+def _worth_planning(sizes: Sizes, budget_bytes: int) -> bool:
+    large = sizes.residual_bytes >= LARGE * max(sizes.state_bytes, 1)
+    return large and sizes.residual_bytes * MANY > budget_bytes
+
+
+def _choose_unknown(
+    sizes: Sizes,
+    checkpoints: int | None,
+    budget_bytes: int | None,
+    trades: Callable[[int], list[Trade]] | None,
+) -> LoopPlan:
     if checkpoints is not None:
         return LoopPlan(None, with_slots(None, checkpoints, sizes), "a number of states was given", sizes)
     if budget_bytes is None:
         reason = f"the length is unknown and nothing was asked for: {UNKNOWN_SLOTS} states"
         return LoopPlan(None, with_slots(None, UNKNOWN_SLOTS, sizes), reason, sizes)
+    if trades is not None and _worth_planning(sizes, budget_bytes):
+        planned = list(planned_within(None, sizes, budget_bytes, trades))
+        if not planned:
+            raise _too_small(budget_bytes, _smallest(None, sizes, trades))
+        best = replace(planned[0], evaluations=None)
+        reason = f"the length is unknown: it evaluates {UNKNOWN_LENGTH} steps least often within the budget"
+        return LoopPlan(None, best, reason, sizes, (), budget_bytes)
     slots = slots_within(budget_bytes, sizes)
     if slots < 1:
         raise _too_small(budget_bytes, with_slots(None, 1, sizes))
@@ -236,19 +236,34 @@ def _choose_unknown(sizes: Sizes, checkpoints: int | None, budget_bytes: int | N
     return LoopPlan(None, with_slots(None, slots, sizes), reason, sizes, (), budget_bytes)
 
 
+def _smallest(n: int | None, sizes: Sizes, trades: Callable[[int], list[Trade]]) -> Candidate:
+    """The engine with one slot and the smallest plan of a step."""
+    return with_trade(n, 1, min(trades(1), key=lambda trade: trade.bytes), sizes)
+
+
 def _choose_within(
-    n: int, sizes: Sizes, budget_bytes: int, method: str, options: list[Candidate]
+    n: int,
+    sizes: Sizes,
+    budget_bytes: int,
+    method: str,
+    options: list[Candidate],
+    trades: Callable[[int], list[Trade]] | None,
 ) -> LoopPlan:
-    slots = min(slots_within(budget_bytes, sizes), max(n, 1))
-    if slots >= 1:
-        options.append(with_slots(n, slots, sizes))
-    smallest = min([*options, with_slots(n, 1, sizes)], key=lambda c: c.predicted_bytes)
+    smallest = [with_slots(n, 1, sizes)]
+    engines = list(engines_within(n, sizes, budget_bytes))
+    everything = options[0].predicted_bytes <= budget_bytes and method == "auto"
+    asked = not everything and method in ("auto", "binomial") and _worth_planning(sizes, budget_bytes)
+    if trades is not None and asked:
+        # the planner's numbers for a step as it is take the place of the formula's too
+        engines = list(planned_within(n, sizes, budget_bytes, trades))
+        smallest = [_smallest(n, sizes, trades)]
+    options = [*options, *engines]
     if method != "auto":
         options = [c for c in options if c.method == method]
     fitting = [c for c in options if c.predicted_bytes <= budget_bytes]
     if not fitting:
-        raise _too_small(budget_bytes, smallest)
-    best = min(fitting, key=lambda c: (c.evaluations or 0, c.predicted_bytes))
+        raise _too_small(budget_bytes, min([*options, *smallest], key=lambda c: c.predicted_bytes))
+    best = min(fitting, key=cheapest)
     others = tuple(c for c in options if c is not best)
     return LoopPlan(
         n, best, "it evaluates the step least often within the budget", sizes, others, budget_bytes
@@ -256,7 +271,8 @@ def _choose_within(
 
 
 def _choose_freely(n: int, sizes: Sizes, method: str, options: list[Candidate]) -> LoopPlan:
-    engine = with_slots(n, default_slots(n), sizes)
+    limit_bytes = binomial_bytes(sizes, default_slots(n))
+    engine = min(engines_within(n, sizes, limit_bytes), key=cheapest)
     everything = options[0]
     options.append(engine)
 
@@ -266,7 +282,7 @@ def _choose_freely(n: int, sizes: Sizes, method: str, options: list[Candidate]) 
     if method == "all" or (method == "auto" and n < 4):
         return plan(everything, "it was asked for" if method == "all" else "the loop is too short to cut")
     if method == "binomial":
-        return plan(engine, "it was asked for; twice the square root of the length in slots")
+        return plan(engine, "it was asked for; in the bytes of twice the square root of the length in slots")
     two = [with_levels(n, 2, tape, sizes) for tape in (True, False)]
     best = two[0] if two[0].predicted_bytes <= 2 * two[1].predicted_bytes else two[1]
     options[:] = [c for c in options if c.levels != best.levels or c.tape != best.tape] + [best]

@@ -1,15 +1,18 @@
 """The engine: one forward and one reverse loop that run any `Loop` with its slots updated in place.
 
-`forward` stores states as it goes (binomially where the trip count is known when the loop starts, at doubling
+`forward` stores states as it goes (binomially where the trip count is known when the loop starts, at growing
 strides where it is not); `backward` always reverses from a stack of states, splitting binomially. Both are
 plain `lax` loops whose program size does not depend on the trip count.
+
+Where the loop has a tape, everything below that says step means a piece of so many steps, and a piece's steps
+are differentiated together (`adjoint`); the last piece may be shorter.
 
 Memory: `slots + 1` rows of the state (the extra one is the working row that a schedule needs before the step
 it reverses), the state being advanced, the cotangent, and what one differentiated step keeps. The rows are
 never sorted, gathered or padded afterwards: any of these makes the compiler hold them twice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +21,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from recoup import _compat
-from recoup._loops import runtime
-from recoup._loops.schedules import held_online
-from recoup._loops.spec import Active, Loop, invert, merge, pick, spread
+from recoup._loops import adjoint, runtime
+from recoup._loops.schedules import DENSITY, held_online
+from recoup._loops.spec import Active, Loop, pick, spread
 
 State = list[Any]
 
@@ -32,7 +35,7 @@ class Cache:
 
     count: Any  # int32: steps run
     depth: Any  # int32: states held
-    positions: Any  # int32[slots + 1]: ascending step numbers, valid below depth
+    positions: Any  # int32[slots + 1]: ascending numbers of steps (of pieces, with a tape), valid below depth
     rows: Any  # int32[slots + 1]: the row of each
     slots: State  # each carry with a leading axis of slots + 1
 
@@ -67,17 +70,18 @@ def forward(loop: Loop, count: Any, consts: State, init: State, xs: State) -> tu
         )
 
     reaches = runtime.table(loop.slots)
+    pieces = loop.pieces(count)
 
     def more(state: Any) -> Any:
-        return state[0] < count
+        return state[0] < pieces
 
     def stretch(state: Any) -> Any:
         p, depth, positions, carry, ys, slots = state
         slots = _store(slots, depth, carry)
         positions = lax.dynamic_update_index_in_dim(positions, p, depth, 0)
-        last = count - 1
-        end = jnp.where(p >= last, count, p + runtime.split(count - p, loop.slots - depth, reaches))
-        carry, ys = advance(loop, count, consts, xs, p, end, carry, ys)
+        last = pieces - 1
+        end = jnp.where(p >= last, pieces, p + runtime.split(pieces - p, loop.slots - depth, reaches))
+        carry, ys = _advance_pieces(loop, count, consts, xs, p, end, carry, ys)
         return end, depth + 1, positions, carry, ys, slots
 
     ys = _empty_ys(loop)
@@ -97,26 +101,18 @@ def _forward_online(
         return (state[0] < most) & loop.more(consts, state[-2])
 
     def stretch(state: Any) -> Any:
-        p, depth, stride, positions, rows, carry, slots = state
+        p, depth, positions, rows, carry, slots = state
         if held > 1:
-            thinned = runtime.thin(positions, rows, depth, stride)
-            full = depth == held
-            positions, rows, depth, stride = [
-                jnp.where(full, a, b) for a, b in zip(thinned, (positions, rows, depth, stride), strict=True)
-            ]
-        # after a thinning of an even number of states this one is half way between two strides: it is not
-        # kept
-        keep = (p % stride == 0) & (depth < held)
+            positions, rows, depth = runtime.make_room(positions, rows, depth, p, loop.slots)
         slots = _store(slots, rows[depth], carry)
         positions = lax.dynamic_update_index_in_dim(positions, p, depth, 0)
-        depth = jnp.where(keep, depth + 1, depth)
-        end = jnp.minimum(most, (p // stride + 1) * stride) if held > 1 else most
+        end = jnp.minimum(most, p + jnp.maximum(p // (DENSITY * loop.slots), 1)) if held > 1 else most
         p, carry = _advance_while(loop, consts, p, end, carry)
-        return p, depth, stride, positions, rows, carry, slots
+        return p, depth + 1, positions, rows, carry, slots
 
     zero = jnp.int32(0)
-    p, depth, _, positions, rows, carry, slots = lax.while_loop(
-        more, stretch, (zero, zero, jnp.int32(1), cache.positions, cache.rows, init, cache.slots)
+    p, depth, positions, rows, carry, slots = lax.while_loop(
+        more, stretch, (zero, zero, cache.positions, cache.rows, init, cache.slots)
     )
     return carry, [], Cache(p, depth, positions, rows, slots)
 
@@ -134,17 +130,13 @@ def backward(
 
     `ct_carry` has an entry per active carry, `ct_ys` one per output, None where there is none.
     """
-    adjoint = _adjoint(loop, active)
     count = cache.count
-    acc_consts = [jnp.zeros_like(c) for c in pick(consts, active.consts)]
-    acc_xs = [jnp.zeros_like(x) for x in pick(xs, active.xs)]
-
     reaches = runtime.table(loop.slots)
 
     def descend(state: Any) -> Any:
         step, p, top, positions, carry, slots = state
         end = p + runtime.split(step + 1 - p, loop.slots - top, reaches)
-        carry, _ = advance(loop, count, consts, xs, p, end, carry, None)
+        carry, _ = _advance_pieces(loop, count, consts, xs, p, end, carry, None)
 
         # Zero or one trip: a loop that does not run leaves the slots where they are, a branch copies them.
         def store(state: Any) -> Any:
@@ -157,47 +149,79 @@ def backward(
         return step, end, top, positions, carry, slots
 
     def reverse(state: Any) -> Any:
-        step, top, positions, slots, ct, acc_consts, acc_xs = state
+        step, top, positions, slots, *gradients = state
         p = positions[top]
         exact = p == step
-        start = (step, p, top, positions, _load(slots, cache.rows[top]), slots)
+        start = (step, p, top, positions, _read(slots, cache.rows[top]), slots)
         _, _, top, positions, carry, slots = lax.while_loop(lambda s: s[1] < s[0], descend, start)
         top = jnp.where(exact, top - 1, top)
-        i = _index(loop, count, step)
-        ct_y = [None if c is None else lax.dynamic_index_in_dim(c, i, 0, keepdims=False) for c in ct_ys]
-        g_consts, ct, g_xs = adjoint(i, consts, carry, _read(xs, i), ct, ct_y)
-        acc_consts = [a + g for a, g in zip(acc_consts, g_consts, strict=True)]
-        acc_xs = [lax.dynamic_update_index_in_dim(a, g, i, 0) for a, g in zip(acc_xs, g_xs, strict=True)]
-        return step - 1, top, positions, slots, ct, acc_consts, acc_xs
+        undone = _undo(loop, active, count, loop.tape, step, consts, xs, carry, ct_ys, *gradients)
+        return step - 1, top, positions, slots, *undone
 
-    state = (count - 1, cache.depth - 1, cache.positions, cache.slots, ct_carry, acc_consts, acc_xs)
+    gradients = (
+        ct_carry,
+        [jnp.zeros_like(c) for c in pick(consts, active.consts)],
+        [jnp.zeros_like(x) for x in pick(xs, active.xs)],
+    )
+    step, top = loop.pieces(count) - 1, cache.depth - 1
+    if loop.tape > 1 and loop.length is not None and loop.length % loop.tape:
+        # the short last piece: the forward pass holds the state before it
+        last = _read(cache.slots, cache.rows[top])
+        left = loop.length % loop.tape
+        gradients = _undo(loop, active, count, left, step, consts, xs, last, ct_ys, *gradients)
+        step, top = step - 1, top - 1
+    state = (step, top, cache.positions, cache.slots, *gradients)
     *_, ct, acc_consts, acc_xs = lax.while_loop(lambda s: s[0] >= 0, reverse, state)
     return acc_consts, ct, acc_xs
 
 
-def _adjoint(loop: Loop, active: Active) -> Callable[..., tuple[State, State, State]]:
-    """One differentiated step: (i, consts, carry, x, ct_carry, ct_y) -> cotangents of the active (consts,
-    carry, x)."""
+def _undo(
+    loop: Loop,
+    active: Active,
+    count: Any,
+    steps: int,
+    piece: Any,
+    consts: State,
+    xs: State,
+    carry: State,
+    ct_ys: State,
+    ct: State,
+    acc_consts: State,
+    acc_xs: State,
+) -> tuple[State, State, State]:
+    """Differentiate one piece of `steps` steps: the cotangents (carry, consts, xs) with its part added."""
+    if loop.tape == 1:
+        i = _index(loop, count, piece)
+    else:
+        first = piece * loop.tape
+        i = _index(loop, count, first + steps - 1) if loop.reverse else first
 
-    def adjoint(
-        i: Any, consts: State, carry: State, x: State, ct: State, ct_y: State
-    ) -> tuple[State, State, State]:
-        wanted = [c is not None and a for c, a in zip(ct_y, active.ys, strict=True)]
+    def row(a: Any) -> Any:
+        if a is None:
+            return None
+        return _row(a, i) if loop.tape == 1 else lax.dynamic_slice_in_dim(a, i, steps)
 
-        def fun(ac: State, ak: State, ax: State) -> tuple[State, State]:
-            out, y = loop.step(
-                i,
-                merge(active.consts, ac, pick(consts, invert(active.consts))),
-                merge(active.carry, ak, pick(carry, invert(active.carry))),
-                merge(active.xs, ax, pick(x, invert(active.xs))),
-            )
-            return pick(out, active.carry), pick(y, wanted)
+    operands = (i, consts, carry, [row(a) for a in xs], ct, [row(a) for a in ct_ys], acc_consts)
+    undo = adjoint.piece(loop, active, steps)
+    if loop.plan is not None:
+        from recoup._loops.planned import planned  # the planner, which few loops need
 
-        _, pull = jax.vjp(fun, pick(consts, active.consts), pick(carry, active.carry), pick(x, active.xs))
-        result: tuple[State, State, State] = pull((ct, pick(ct_y, wanted)))
-        return result
+        undo = planned(undo, operands, loop.plan, loop.plan_bytes)
+    ct, acc_consts, g_xs = undo(*operands)
+    if loop.tape == 1:
+        acc_xs = [lax.dynamic_update_index_in_dim(a, g, i, 0) for a, g in zip(acc_xs, g_xs, strict=True)]
+    else:
+        acc_xs = [lax.dynamic_update_slice_in_dim(a, g, i, 0) for a, g in zip(acc_xs, g_xs, strict=True)]
+    return ct, acc_consts, acc_xs
 
-    return adjoint
+
+def _advance_pieces(
+    loop: Loop, count: Any, consts: State, xs: State, begin: Any, end: Any, carry: State, ys: State | None
+) -> tuple[State, Any]:
+    """Run pieces `begin` to `end`."""
+    if loop.tape > 1:
+        begin, end = begin * loop.tape, jnp.minimum(end * loop.tape, count)
+    return advance(loop, count, consts, xs, begin, end, carry, ys)
 
 
 def advance(
@@ -243,12 +267,12 @@ def _index(loop: Loop, count: Any, step: Any) -> Any:
     return count - 1 - step if loop.reverse else step
 
 
-def _read(xs: State, i: Any) -> State:
-    return [lax.dynamic_index_in_dim(x, i, 0, keepdims=False) for x in xs]
+def _row(a: Any, i: Any) -> Any:
+    return lax.dynamic_index_in_dim(a, i, 0, keepdims=False)
 
 
-def _load(slots: State, row: Any) -> State:
-    return [lax.dynamic_index_in_dim(a, row, 0, keepdims=False) for a in slots]
+def _read(arrays: State, i: Any) -> State:
+    return [_row(a, i) for a in arrays]
 
 
 def _store(slots: State, row: Any, carry: State) -> State:

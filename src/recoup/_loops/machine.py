@@ -22,10 +22,11 @@ class Run:
     peak_second: int
     second_writes: int
     second_reads: int
+    peak_tape: int  # most steps differentiated at once
 
 
-def execute(actions: Iterable[Action], n: int, slots: int) -> Run:
-    """Execute `actions` for a loop of `n` steps.
+def execute(actions: Iterable[Action], n: int, slots: int, tape: int = 1) -> Run:
+    """Execute `actions` for a loop of `n` steps, at most `tape` of which are differentiated together.
 
     Raises:
         PlanError: at the first action that is not legal, or if something is missing at the end.
@@ -33,7 +34,7 @@ def execute(actions: Iterable[Action], n: int, slots: int) -> Run:
     held: dict[str, dict[int, int]] = {"memory": {}, "second": {}}
     working: int | None = 0
     expected = n - 1
-    advances = reverses = peak = peak_second = writes = reads = 0
+    advances = reverses = peak = peak_second = peak_tape = writes = reads = 0
     ended = False
 
     def refuse(action: Action, why: str) -> None:
@@ -62,22 +63,24 @@ def execute(actions: Iterable[Action], n: int, slots: int) -> Run:
                 if slot not in held[store]:
                     refuse(action, "the slot is empty")
                 del held[store][slot]
-            case Reverse(step):
+            case Reverse(step, steps):
                 if not ended:
                     refuse(action, "the forward pass has not ended")
-                if working != step or step != expected:
+                if not 0 < steps <= tape:
+                    refuse(action, f"the tape holds {tape} steps")
+                if working != step or step + steps - 1 != expected:
                     refuse(action, f"the working state is {working}, the next step to reverse {expected}")
-                working, expected = None, expected - 1
-                reverses += 1
+                working, expected = None, step - 1
+                reverses += steps
+                peak_tape = max(peak_tape, steps)
             case ForwardEnd():
                 if working != n or ended:
                     refuse(action, f"the working state is {working}")
                 working, ended = None, True
-        # A row that holds the working state itself (the state before the step that is reversed next, or the
-        # state just stored) is the working state, not a slot.
-        rows = {slot for slot, step in held["memory"].items() if step != expected or not ended}
-        if not ended and n - 1 in held["memory"].values():
-            rows = {slot for slot in rows if held["memory"][slot] != n - 1}
+        # A row that holds the working state itself (the state before the piece that is reversed next, whether
+        # or not the forward pass has ended) is the working state, not a slot.
+        begin = expected // tape * tape
+        rows = {slot for slot, step in held["memory"].items() if step != begin}
         peak = max(peak, len(rows))
         peak_second = max(peak_second, len(held["second"]))
         if len(rows) > slots:
@@ -86,4 +89,4 @@ def execute(actions: Iterable[Action], n: int, slots: int) -> Run:
         raise PlanError(
             f"schedule of {n} steps with {slots} slots: steps {expected} and below were not reversed"
         )
-    return Run(advances, reverses, peak, peak_second, writes, reads)
+    return Run(advances, reverses, peak, peak_second, writes, reads, peak_tape)

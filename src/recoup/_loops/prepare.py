@@ -1,6 +1,8 @@
 """What the public loops share: flat operands, a traced body of fixed types, sizes in bytes, a plan."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import jax
@@ -10,7 +12,8 @@ import numpy as np
 from recoup import _compat
 from recoup._budget import parse_budget
 from recoup._loops import capture as cap
-from recoup._loops.choose import LoopPlan, Sizes, choose
+from recoup._loops.choose import choose
+from recoup._loops.loop_plan import LoopPlan, Sizes, Trade
 from recoup._loops.spec import Loop, ShapeDtype, call, differentiable, trace
 from recoup.errors import BudgetSyntaxError
 
@@ -136,6 +139,29 @@ def with_condition(body: cap.Captured, test: cap.Captured, carry: int, slots: in
     return Loop(whole_body, nb + nt, carry, 0, 0, slots, cond=cond, quiet_body=quiet)
 
 
+def as_chosen(loop: Loop, plan: LoopPlan) -> Loop:
+    """The loop with the tape and the plan of a step that were chosen."""
+    chosen = plan.chosen
+    plan_bytes = 0 if chosen.trade is None else chosen.trade.bytes
+    return replace(loop, tape=chosen.tape_steps, plan=plan.step_plan, plan_bytes=plan_bytes)
+
+
+def trades_of(captured: cap.Captured, init: list[Any], xs: list[Any]) -> Callable[[int], list[Trade]]:
+    """Asks the planner what differentiating so many steps together can be made to take."""
+    one = Loop(
+        captured.jaxpr, len(captured.consts), len(init), len(xs), len(captured.out_avals) - len(init), 1,
+        quiet_body=quiet_body(captured),
+    ).silent()  # fmt: skip
+
+    @cache
+    def trades(steps: int) -> list[Trade]:
+        from recoup._loops import planned  # the planner, which few loops need
+
+        return planned.trades(replace(one, tape=steps), steps)
+
+    return trades
+
+
 def plan_scan(traced: Traced, n: int | None, checkpoints: Any, budget: Any, method: str) -> LoopPlan:
     return plan_of(traced.body, traced.init, traced.xs, n, checkpoints, budget, method)
 
@@ -157,10 +183,13 @@ def plan_of(
                 f"a loop's budget is bytes or a size such as '16MiB', not {parsed.text!r}"
             )
         budget_bytes = parsed.size_bytes
-    return choose(n, _sizes(captured, init, xs), checkpoints, budget_bytes, method)
+
+    return choose(
+        n, sizes_of(captured, init, xs), checkpoints, budget_bytes, method, trades_of(captured, init, xs)
+    )
 
 
-def _sizes(captured: cap.Captured, init: list[Any], xs: list[Any]) -> Sizes:
+def sizes_of(captured: cap.Captured, init: list[Any], xs: list[Any]) -> Sizes:
     state = sum(_bytes(a) for a in init)
     weights = [c for c in captured.consts if differentiable(c)]
     body, nc = captured.jaxpr, len(captured.consts)

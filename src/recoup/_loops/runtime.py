@@ -1,4 +1,4 @@
-"""The binomial split and the thinning of slots, computed by the compiled loop itself.
+"""The binomial split, and which state to forget, computed by the compiled loop itself.
 
 Computing the splits at run time is what makes compile time independent of a loop's length: the program holds
 a few integer operations instead of a table of actions. `split` is `recoup._loops.schedules.split` in 32-bit
@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+
+from recoup._loops.schedules import held_online
 
 LIMIT = 2**30
 COLUMNS = 24
@@ -65,13 +67,23 @@ def _muldiv(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
     return jnp.minimum(big, limit - rest * b // c) + rest * b // c
 
 
-def thin(positions: jax.Array, rows: jax.Array, count: jax.Array, stride: jax.Array) -> tuple[jax.Array, ...]:
-    """Forget every second of the first `count` states: (positions, rows, count, stride), states stay where
-    they are.
+def make_room(
+    positions: jax.Array, rows: jax.Array, depth: jax.Array, p: jax.Array, slots: int
+) -> tuple[jax.Array, ...]:
+    """(positions, rows, depth) with room for a state at step `p`: where the slots that `online` fills are all
+    taken, one is given up, `schedules.stores_online`.
 
-    Only the two small index vectors move; a row that is given up goes behind those in use.
+    Only the two small index vectors move; the row that is given up comes right behind those in use.
     """
+    held = held_online(slots)
     index = jnp.arange(positions.shape[0], dtype=jnp.int32)
-    kept = (count + 1) // 2
-    source = jnp.where(index < kept, 2 * index, jnp.where(index < count, 2 * (index - kept) + 1, index))
-    return positions[source], rows[source], kept, stride * 2
+    ahead = jnp.where(index == held - 1, p, jnp.roll(positions, -1))
+    merged = (ahead - jnp.roll(positions, 1)).astype(jnp.float32)
+    inner = (index > 0) & (index < held)
+    free = jnp.maximum(slots + 1 - index, 1).astype(jnp.float32)
+    gone = jnp.argmin(jnp.where(inner, merged / free, jnp.inf)).astype(jnp.int32)
+    moved = jnp.where(
+        (index >= gone) & (index < held - 1), index + 1, jnp.where(index == held - 1, gone, index)
+    )
+    source = jnp.where(depth == held, moved, index)
+    return positions[source], rows[source], jnp.minimum(depth, held - 1)

@@ -21,6 +21,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import comb, isqrt
 
+import numpy as np
+
+DENSITY = 2  # `online` offers a state to the slots every 1 / (DENSITY slots) of the steps gone by
+
 
 @dataclass(frozen=True)
 class Store:
@@ -58,9 +62,11 @@ class Free:
 
 @dataclass(frozen=True)
 class Reverse:
-    """Differentiate step `step`; the working state is the state before it. Consumes the working state."""
+    """Differentiate `steps` steps from `step` on, their residuals held meanwhile; the working state is the
+    state before the first. Consumes the working state."""
 
     step: int
+    steps: int = 1
 
 
 @dataclass(frozen=True)
@@ -141,46 +147,81 @@ def binomial(n: int, slots: int) -> Iterator[Action]:
     yield from _reverse_stack(n, slots, positions, list(range(slots + 1)))
 
 
+def taped(n: int, slots: int, tape: int) -> Iterator[Action]:
+    """Binomial over pieces of `tape` steps, each differentiated whole; the last piece may be shorter."""
+    for action in binomial(-(-n // tape), slots):
+        match action:
+            case Store(slot, piece):
+                yield Store(slot, piece * tape)
+            case Load(slot, piece):
+                yield Load(slot, piece * tape)
+            case Advance(begin, end):
+                yield Advance(begin * tape, min(end * tape, n))
+            case Reverse(piece):
+                yield Reverse(piece * tape, min(tape, n - piece * tape))
+            case _:
+                yield action
+
+
+def taped_advances(n: int, slots: int, tape: int) -> int:
+    """Advances of `taped`, forward pass included: only that one runs the shorter last piece."""
+    pieces = -(-n // tape)
+    return optimal_advances(pieces, slots) * tape - (pieces * tape - n)
+
+
 def everything(n: int, slots: int | None = None) -> Iterator[Action]:
     """Every state is held: `n` slots, no step advanced twice."""
     yield from binomial(n, max(n, 1))
 
 
-def thin(positions: list[int], rows: list[int], stride: int) -> tuple[list[int], list[int], int]:
-    """Forget every second state and double the stride; the rows given up go to the end of `rows`."""
-    kept = (len(positions) + 1) // 2
-    used, rest = rows[: len(positions)], rows[len(positions) :]
-    return positions[: kept * 2 : 2], used[::2] + used[1::2] + rest, stride * 2
-
-
 def held_online(slots: int) -> int:
     """How many of `slots` the forward pass of `online` fills; the rest serve the reverse of the last
     stretch."""
-    tenths = 7 if slots <= 12 else 8 if slots <= 32 else 9
-    return slots if slots <= 2 else max(2, slots * tenths // 10)
+    return slots - isqrt(slots - 1)
+
+
+def stores_online(n: int, slots: int) -> Iterator[tuple[int, int | None, int]]:
+    """The states that the forward pass of `online` stores, as (step, which state is forgotten for it, step at
+    which the next one follows).
+
+    Once `held_online(slots)` are held, each new state replaces one (named by its place in ascending order;
+    the first is kept). Without that one, two stretches become one, which is reversed with the slots that are
+    free from its start on: the shortest in relation to their number is chosen. In 32-bit floats, as in
+    `runtime.make_room`.
+    """
+    held = held_online(slots)
+    at = np.zeros(held + 1, np.int64)
+    free = (slots - np.arange(held - 1)).astype(np.float32)
+    count = p = 0
+    while p < n:
+        gone = None
+        if count == held:
+            at[held] = p
+            gone = 1 + int(np.argmin((at[2:] - at[:-2]).astype(np.float32) / free))
+            at[gone:held] = at[gone + 1 :]
+        else:
+            at[count] = p
+            count += 1
+        end = n if held == 1 else min(n, p + max(p // (DENSITY * slots), 1))
+        yield p, gone, end
+        p = end
 
 
 def online(n: int, slots: int) -> Iterator[Action]:
-    """A loop whose length is known only when it ends: strides double as slots run out, then binomial.
+    """A loop whose length is known only when it ends: strides grow with the steps gone, then binomial.
 
-    The forward pass fills `held_online(slots)` of the slots with states a stride apart; when they are full,
-    every second one is forgotten and the stride doubles. `n` is used only to stop.
+    `n` is used only to stop.
     """
     positions: list[int] = []
     rows = list(range(slots + 1))
-    stride, p, most = 1, 0, held_online(slots)
-    while p < n:
-        if len(positions) == most and most > 1:
-            dropped = positions[1::2]
-            for q in dropped:
-                yield Free(rows[positions.index(q)])
-            positions, rows, stride = thin(positions, rows, stride)
-        if p % stride == 0 and len(positions) < most:
-            yield Store(rows[len(positions)], p)
-            positions.append(p)
-        end = n if most == 1 else min(n, (p // stride + 1) * stride)
+    for p, gone, end in stores_online(n, slots):
+        if gone is not None:
+            rows.insert(len(positions) - 1, rows.pop(gone))
+            del positions[gone]
+            yield Free(rows[len(positions)])
+        yield Store(rows[len(positions)], p)
+        positions.append(p)
         yield Advance(p, end)
-        p = end
     yield ForwardEnd()
     yield from _reverse_stack(n, slots, positions, rows)
 
@@ -274,8 +315,8 @@ def _shift(action: Action, by: int) -> Action:
             return Load(slot, step + by, where)
         case Advance(begin, end):
             return Advance(begin + by, end + by)
-        case Reverse(step):
-            return Reverse(step + by)
+        case Reverse(step, steps):
+            return Reverse(step + by, steps)
     return action
 
 
@@ -287,14 +328,10 @@ def default_slots(n: int) -> int:
 def online_advances(n: int, slots: int) -> int:
     """Advances of `online`, forward pass included, without executing it."""
     positions: list[int] = []
-    stride, p, most = 1, 0, held_online(slots)
-    rows = list(range(slots + 1))
-    while p < n:
-        if len(positions) == most and most > 1:
-            positions, rows, stride = thin(positions, rows, stride)
-        if p % stride == 0 and len(positions) < most:
-            positions.append(p)
-        p = n if most == 1 else min(n, (p // stride + 1) * stride)
+    for p, gone, _ in stores_online(n, slots):
+        if gone is not None:
+            del positions[gone]
+        positions.append(p)
     ends = [*positions[1:], n] if positions else []
     pieces = enumerate(zip(positions, ends, strict=True))
     return n + sum(extra(end - begin, slots - k) for k, (begin, end) in pieces)

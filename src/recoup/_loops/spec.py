@@ -12,13 +12,16 @@ set).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from recoup import _compat
+
+if TYPE_CHECKING:
+    from recoup._plan import Plan
 
 Mask = tuple[bool, ...]
 ShapeDtype: Any = jax.ShapeDtypeStruct
@@ -39,6 +42,9 @@ class Loop:
     reverse: bool = False
     unroll: int = 1
     quiet_body: Any = None  # the body without debug prints, where it has any
+    tape: int = 1  # steps between two states at least, differentiated together; needs a length and no cond
+    plan: "Plan | None" = None  # how a piece is differentiated, None for as it is
+    plan_bytes: int = 0  # the temporaries that this takes
 
     def split(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """(consts, carry, xs) of a flat list."""
@@ -55,6 +61,14 @@ class Loop:
     def more(self, consts: Sequence[Any], carry: Sequence[Any]) -> Any:
         """The condition; a scalar bool."""
         return call(self.cond, *consts, *carry)[0]
+
+    def pieces(self, count: Any) -> Any:
+        """How many pieces of `tape` steps `count` steps are; the last may be shorter."""
+        return count if self.tape == 1 else (count + (self.tape - 1)) // self.tape
+
+    def scaled(self, times: int) -> "Loop":
+        """With as many times the bytes for a piece: what a loop of pairs or of a batch needs."""
+        return replace(self, plan_bytes=self.plan_bytes * times)
 
     def silent(self) -> "Loop":
         """The same loop without debug prints: they belong to the forward pass and are not repeated."""
@@ -178,7 +192,7 @@ def tangent_loop(loop: Loop, active: Active) -> Loop:
         *xs, *pick(xs, active.xs),
     ]  # fmt: skip
     return replace(
-        loop,
+        loop.scaled(2),
         body=trace(body, avals),
         cond=None,
         num_consts=len(consts) + nc,
@@ -275,7 +289,7 @@ def batch_loop(
     if counted:
         k_in = [*k_in, ShapeDtype((size,), np.int32)]
     return replace(
-        loop,
+        loop.scaled(size),
         body=trace(body, [*loop.body.in_avals[:1], *c_in, *counts, *safe_in, *k_in, *x_in]),
         cond=None if loop.cond is None else trace(more, [*c_in, *counts, *safe_in, *k_in]),
         num_consts=nc + extra,
