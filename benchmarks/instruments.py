@@ -1,17 +1,19 @@
 """What the instruments say: the examples of docs/instruments.md, and the checks over the zoo.
 
-    python -m benchmarks.instruments [example] [zoo] [speed] [--scale small|bench]
+    python -m benchmarks.instruments [example] [zoo] [speed] [--scale small|bench] [--write]
 
 `example`: layers of tanh measured by several instruments, a dump and a trace; `zoo`: the residual total
 against an independent count and the compiled arena against its breakdown, on every model; `speed`: residuals
-and timeline on about 10,000 equations, tracing apart. Memory is exact for a JAX version; times are of one run
-on a possibly busy machine.
+and timeline on about 10,000 equations, tracing apart. Memory is exact for a JAX version; times are CPU
+time of one run. `--write` stores what `zoo` and `speed` print in
+`benchmarks/results/instruments-VERSION.md`.
 """
 
 import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -135,20 +137,20 @@ def zoo_row(name: str, scale: str, policy: str | None = None) -> dict[str, Any]:
 
 
 def speed_row() -> dict[str, Any]:
-    """Seconds after tracing on GPT at its `deep` scale (about 10,000 equations)."""
+    """Seconds of CPU time after tracing on GPT at its `deep` scale (about 10,000 equations)."""
     step, args = ZOO["gpt"].make("deep")
-    began = time.perf_counter()
+    began = time.process_time()
     equations = len(jax.make_jaxpr(step)(*args).eqns)
-    tracing = time.perf_counter() - began
+    tracing = time.process_time() - began
     row: dict[str, Any] = {"equations": equations, "tracing_s": tracing}
     for name in ("residuals", "timeline"):
         # the second tracing finds JAX's caches filled, so this is the smaller of what could be taken off
-        began = time.perf_counter()
+        began = time.process_time()
         jax.make_jaxpr(step)(*args)
-        again = time.perf_counter() - began
-        began = time.perf_counter()
+        again = time.process_time() - began
+        began = time.process_time()
         getattr(recoup, name)(step, *args)
-        row[f"{name}_s"] = time.perf_counter() - began - again
+        row[f"{name}_s"] = time.process_time() - began - again
     return row
 
 
@@ -173,18 +175,22 @@ def _example() -> None:
     print(trace_example())
 
 
-def _zoo(scale: str) -> None:
+def _zoo(scale: str) -> list[str]:
+    lines = [
+        "| model | residuals, bytes | as counted | arena, bytes | its parts add up | alive | to a line |",
+        "|---|---:|---|---:|---|---:|---:|",
+    ]
+    print("\n".join(lines))
     for name in ZOO:
         for policy in (None, "nothing_saveable"):
             row = zoo_row(name, scale, policy)
-            equal = "=" if row["residuals_bytes"] == row["counted_bytes"] else "NOT"
-            exact = "=" if row["occupants_bytes"] == row["temporaries_bytes"] else "NOT"
-            print(
-                f"{row['name']:26} residuals {row['residuals_bytes']:11} {equal} counted; arena "
-                f"{row['temporaries_bytes']:11} {exact} its parts; alive {row['alive']:.2%}, "
-                f"to a line {row['attributed']:.2%}",
-                flush=True,
-            )
+            equal = "yes" if row["residuals_bytes"] == row["counted_bytes"] else "NO"
+            exact = "yes" if row["occupants_bytes"] == row["temporaries_bytes"] else "NO"
+            sizes = row["residuals_bytes"], row["temporaries_bytes"]
+            shares = f"{row['alive']:.2%} | {row['attributed']:.2%}"
+            lines.append(f"| {row['name']} | {sizes[0]} | {equal} | {sizes[1]} | {exact} | {shares} |")
+            print(lines[-1], flush=True)
+    return lines
 
 
 def main() -> None:
@@ -193,18 +199,29 @@ def main() -> None:
     )
     parser.add_argument("parts", nargs="*", default=["example", "zoo", "speed"])
     parser.add_argument("--scale", default="small", choices=["small", "bench"])
+    parser.add_argument("--write", action="store_true", help="store zoo and speed in benchmarks/results")
     options = parser.parse_args()
+    stored: list[str] = []
     print(f"JAX {jax.__version__}, {jax.default_backend()}")
     if "example" in options.parts:
         _example()
     if "zoo" in options.parts:
-        _zoo(options.scale)
+        stored += _zoo(options.scale)
     if "speed" in options.parts:
         row = speed_row()
-        print(
-            f"{row['equations']} equations, traced in {row['tracing_s']:.2f} s; after tracing: residuals "
-            f"{row['residuals_s']:.2f} s, timeline {row['timeline_s']:.2f} s"
+        speed = (
+            f"{row['equations']} equations, traced in {row['tracing_s']:.2f} s of CPU time; after tracing: residuals "
+            f"{row['residuals_s']:.2f} s, timeline {row['timeline_s']:.2f} s."
         )
+        print(speed)
+        stored += ["", speed]
+    if options.write:
+        path = Path(__file__).parent / "results" / f"instruments-{jax.__version__}.md"
+        head = (
+            f"# The instruments on the zoo, JAX {jax.__version__}, {jax.default_backend()}, {options.scale}"
+        )
+        made = "Made by `python -m benchmarks.instruments zoo speed --write`; what is measured is said there."
+        path.write_text("\n".join([head, "", made, "", *stored, ""]))
 
 
 if __name__ == "__main__":
