@@ -210,8 +210,8 @@ def main() -> None:
     if "speed" in options.parts:
         row = speed_row()
         speed = (
-            f"{row['equations']} equations, traced in {row['tracing_s']:.2f} s of CPU time; after tracing: residuals "
-            f"{row['residuals_s']:.2f} s, timeline {row['timeline_s']:.2f} s."
+            f"{row['equations']} equations, traced in {row['tracing_s']:.2f} s of CPU time; after tracing: "
+            f"residuals {row['residuals_s']:.2f} s, timeline {row['timeline_s']:.2f} s."
         )
         print(speed)
         stored += ["", speed]
