@@ -216,6 +216,11 @@ def test_constants_numbers_and_parts_are_told_apart() -> None:
     other = mutated(flat, top, params=dict(flat.eqns[top].params))
     with pytest.raises(PlanError, match=r"result 1 .* another value: top_k"):
         verify(flat, other, frozenset())
+    # an earlier value, a later one, and two of which the first is named
+    first, second, third = flat.outvars
+    for outs, named in (((first,) * 2, 1), ((second,) * 2, 0), ((second, first), 0)):
+        with pytest.raises(PlanError, match=rf"result {named} .* another value: its operands moved"):
+            verify(flat, replace(flat, outvars=(*outs, third)), frozenset())
     with pytest.raises(PlanError, match=r"result 2 .* another value"):
         number = Literal(np.float32(8.0), jax.typeof(jnp.float32(8.0)))
         verify(flat, replace(flat, outvars=(*flat.outvars[:2], number)), frozenset())
