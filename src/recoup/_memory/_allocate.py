@@ -83,7 +83,7 @@ def allocate(
     donated: dict[int, int],
     *,
     barriers_stay: bool = False,
-    backwards: bool = False,
+    equal: str = "",
 ) -> Arena:
     """Simulates a program.
 
@@ -92,15 +92,16 @@ def allocate(
       schedule: gives the order of a computation's operations.
       donated: output -> parameter that it lives in.
       barriers_stay: whether barriers are there still when buffers are assigned.
-      backwards: whether buffers of one size are placed in the reverse of the module's order.
+      equal: how buffers of one size follow each other when they are placed, if not in the module's order: in
+        its reverse ("backwards"), or the shortest-lived first ("short").
     """
     entry = _computation(g, schedule, body=False, owned=set(donated.values()))
     results = _claim_results(entry, body=False)
     _clock(entry, 0)
     _rank(entry, 0)
-    if backwards:
+    if equal:
         for b in _all_buffers(entry):
-            b.rank = -b.rank
+            b.rank = -b.rank if equal == "backwards" else b.last - b.first
     arguments = {id(entry.find(g.outputs[k])): entry.buffers[id(g.params[p])] for k, p in donated.items()}
     _use_results(_all_buffers(entry), results, arguments)
     return _simulate(entry, barriers_stay)

@@ -32,7 +32,9 @@ from recoup._memory._tables import HOIST_DOUBT, HOIST_SHARE, HOIST_VISITS, SLACK
 
 # They register their rules.
 _LOADED = (_bounded, _collectives, _control, _math, _ordering, _random, _shapes, _special)
-REVERSED, BACKWARDS = 1, 2  # see `_arena`
+# What is not known, and how it may be taken otherwise: ties in the schedule, the places of equal buffers.
+LIKELY, REVERSED = (False, ""), (True, "")
+EQUALS = ((False, "backwards"), (False, "short"))
 POINTER_BYTES = 8  # several results come with a table of pointers
 
 
@@ -109,11 +111,10 @@ def _branches(g: Graph) -> bool:
     )
 
 
-def _arena(g: Graph, donated: dict[int, int], way: int) -> Arena:
-    """One of the ways to take what is not known: the likeliest, ties the other way, or equal buffers."""
+def _arena(g: Graph, donated: dict[int, int], way: tuple[bool, str]) -> Arena:
     stay = tables(_compat.JAX_VERSION).barriers_stay
-    schedule = functools.partial(breadth_first, reverse=way == REVERSED)
-    return allocate(g, schedule, donated, barriers_stay=stay, backwards=way == BACKWARDS)
+    schedule = functools.partial(breadth_first, reverse=way[0])
+    return allocate(g, schedule, donated, barriers_stay=stay, equal=way[1])
 
 
 @paused()
@@ -133,7 +134,7 @@ def predict(
       backend: the platform; only "cpu" is verified against its compiler.
       barriers_hold: whether barriers survive the compiler's common-subexpression elimination.
       orders: how many orders of simultaneously ready operations to try, of two; the interval spans them. With
-        branches or loops of unknown length in the program one way more is tried to place equal buffers.
+        branches or loops of unknown length in the program two ways more are tried to place equal buffers.
 
     Returns:
       The prediction, all sizes in bytes.
@@ -156,10 +157,10 @@ def predict(
     arenas = []
     for way in (lowering, *others):
         _finish(way.g, aliases)
-        ways = list(range(orders if way is lowering else 1))
+        ways = [LIKELY, REVERSED][: orders if way is lowering else 1]
         if _branches(way.g):
-            ways.append(BACKWARDS)
-        arenas += [_arena(way.g, aliases, i) for i in ways]
+            ways += EQUALS
+        arenas += [_arena(way.g, aliases, taken) for taken in ways]
     layouts = [heap_bytes(a.plan, a.peak_bytes) for a in arenas]
     low = round(min(a.peak_bytes for a in arenas) * (1 - SLACK))
     high = round(max(first for _, first in layouts) * (1 + SLACK))
