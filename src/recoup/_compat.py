@@ -686,7 +686,7 @@ def squeeze_eqn(array: Any, out: Any, like: Any) -> Any:
 
 
 def trace_at(like: Any, fun: Callable[..., Any], avals: Sequence[Any]) -> Any:
-    """A function of values of these types as a closed jaxpr, traced as if it stood where equation `like` does:
+    """A function of values of these types as a closed jaxpr, traced as if it stood where `like` does:
     inside the same `shard_map`, if it is in one."""
     if not is_manual(like):
         return make_jaxpr(fun)(*[shape_of(aval) for aval in avals])[0]
@@ -730,9 +730,26 @@ def resharded(eqn: Any) -> tuple[int, int] | None:
     return (1 if before.mesh.empty else _parts(before.spec, before.mesh)), _parts(spec, sharding.mesh)
 
 
+def parts_of(sharding: Any) -> int:
+    """Into how many parts a `NamedSharding` divides an array."""
+    return _parts(sharding.spec, sharding.mesh)
+
+
 def _parts(spec: Any, mesh: Any) -> int:
     count = 1
     for axes in spec:
         for name in (axes,) if isinstance(axes, str) else axes or ():
             count *= mesh.shape[name]
     return count
+
+
+def constraint_eqn(value: Any, out: Any, sharding: Any, like: Any = None) -> Any:
+    """An equation that says how an array is divided."""
+    traced, _ = make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, sharding))(shape_of(value.aval))
+    eqn = open_jaxpr(traced)[0].eqns[0]
+    return new_eqn([value], [out], eqn.primitive, eqn.params, like)
+
+
+def is_divided(sharding: Any) -> bool:
+    """Whether a sharding names the mesh axes, more than one device, that divide an array."""
+    return isinstance(sharding, jax.sharding.NamedSharding) and sharding.num_devices > 1

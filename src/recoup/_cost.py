@@ -110,11 +110,30 @@ def price(eqn: Any, fused: bool = False) -> float:
 
 
 def gathered_bytes(eqn: Any) -> int:
-    """What each device receives from others where an equation gathers an array's parts."""
+    """What each device receives from others where an equation surely gathers an array's parts."""
     if eqn.primitive.name not in GATHERS:
         return 0
     own = sum(_compat.aval_bytes(v.aval) for v in eqn.invars)
     return sum(_compat.aval_bytes(v.aval) for v in eqn.outvars) - own
+
+
+def constraint_bytes(eqn: Any, before: int | None = None) -> tuple[int, int]:
+    """For an equation that tells the compiler how to divide an array: what each device may receive, and over
+    how many devices the array is spread whole.
+
+    Args:
+      eqn: of a jaxpr.
+      before: into how many parts the operand is divided; None takes it to be over all devices, as sharded
+        weights are.
+    """
+    found = _compat.resharded(eqn)
+    if found is None:
+        return 0, 1
+    before, after = found[0] if before is None else before, found[1]
+    if before <= after:
+        return 0, 1
+    size = _compat.aval_bytes(eqn.outvars[0].aval)
+    return size // after - size // before, found[0] // after
 
 
 def sub_jaxprs(eqn: Any) -> list[Any]:

@@ -54,6 +54,7 @@ def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str, *, cert
     program = ladder.traced.program
     bound, where = lower_bound(program, ladder.tradable())
     loops, repeats, bodies, decisions = _parts(ladder, step)
+    gathers, gathered_bytes = _gathered_again(ladder, step)
     return Plan(
         budget_bytes=budget_bytes,
         peak_bytes=step.prediction.estimate.total_bytes if certified else step.predicted_bytes,
@@ -67,6 +68,8 @@ def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str, *, cert
         loops=loops,
         repeats=repeats,
         bodies=bodies,
+        gathers=gathers,
+        gathered_bytes=gathered_bytes,
         regions=regions,
         made_with={
             **_signature.describe(program),
@@ -77,6 +80,34 @@ def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str, *, cert
         },
         evidence=Evidence.of(ladder, step),
     )
+
+
+def _gathered_again(ladder: Ladder, step: Step) -> tuple[int, int]:
+    """How many gathers run again in a rung, and the bytes that each device receives through them."""
+    variant, traced = step.variant, ladder.traced
+    again = [
+        variant.program.ops[o].gathered_bytes
+        for r in _repeats(step.rung.schedule, len(variant.program.ops))
+        for o in r.ops
+    ]
+    count, size = sum(map(bool, again)), sum(again)
+    if variant.flat is not traced.flat:
+        for sign, flat, program in ((1, variant.flat, variant.program), (-1, traced.flat, traced.program)):
+            found = _gathers(flat, program)
+            count, size = count + sign * found[0], size + sign * found[1]
+    return count, size
+
+
+def _gathers(flat: Flat, program: Program) -> tuple[int, int]:
+    count = sum(bool(op.gathered_bytes) for op in program.ops)
+    size = sum(op.gathered_bytes for op in program.ops)
+    for eqn in flat.eqns:
+        if eqn.primitive.name == "scan":
+            scan = _compat.scan_parts(eqn)
+            body = flatten(scan.body)
+            inner = _gathers(body, to_program(body))
+            count, size = count + inner[0], size + scan.length * inner[1]
+    return count, size
 
 
 def _parts(

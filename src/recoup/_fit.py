@@ -180,7 +180,7 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
     if scaled and first:
         # A program of one device is measured as it is.
         divided = leaves if traced.flat.shards is None else ()
-        each = PerDevice(divided, plain.prediction, first[1])
+        each = PerDevice(divided, plain, first[1])
 
     def following(scale: float, start: int) -> int | None:
         if each is None:
@@ -192,7 +192,7 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
         if each is None or first is None:
             return made
         held, bound = first[1], "arguments and results, per device"
-        peak = each.total_bytes(step.prediction)
+        peak = each.total_bytes(step)
         made = replace(made, peak_bytes=peak, unplanned_bytes=held.total_bytes)
         if not compiler.sharded:
             return made
@@ -230,7 +230,7 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
         tried.append((rung, total))
         scale = max(scale, total / rung.prediction.estimate.total_bytes)
         if each is not None:
-            each.learn(rung.prediction, result[1])
+            each.learn(rung, result[1])
         start = at + 1
     if first is None and compiler.count < max_compiles and near:
         # A budget that plain meets is never refused.
@@ -241,7 +241,7 @@ def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int)
     after = following(scale, start)
     if after is not None:
         left = ladder.steps[after]
-        predicted = format_bytes(left.predicted_bytes if each is None else each.total_bytes(left.prediction))
+        predicted = format_bytes(left.predicted_bytes if each is None else each.total_bytes(left))
         raise BudgetError(
             f"no plan within {format_bytes(limit)} ({wanted.text!r}) was certified in "
             f"max_compiles={max_compiles} "

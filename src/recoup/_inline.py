@@ -8,8 +8,8 @@ twice.
 Limits: a call with shardings, layouts or compiler options of its own stays a call.
 """
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from recoup import _compat
@@ -43,6 +43,7 @@ class Flat:
     eqns: tuple[Any, ...]
     like: Any  # the traced jaxpr: names of arguments and results
     shards: Any = None  # of a program of one of several devices (see `_shards`)
+    placed: Mapping[Any, Any] = field(default_factory=dict)  # arguments' shardings, where they are divided
 
     def closed(self) -> Any:
         """As a closed jaxpr, to evaluate."""

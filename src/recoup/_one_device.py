@@ -50,6 +50,8 @@ def _spec(partition: Any, rank: int) -> Spec:
 
 def _is_elementwise(eqn: Any) -> bool:
     """One result, whose shape every operand has that is no scalar, and nothing inside."""
+    if eqn.primitive.name in ("sharding_constraint", "reshard") and rank_of(eqn.outvars[0]):
+        return False  # it moves an array between devices
     if len(eqn.outvars) != 1 or eqn.effects or any(hasattr(p, "eqns") for p in eqn.params.values()):
         return False
     shape = getattr(eqn.outvars[0].aval, "shape", None)
@@ -127,6 +129,8 @@ class _Division:
             self._set(outs[0], left)
         elif _spreads_scalar(eqn):
             return  # as its readers want it
+        elif rank_of(outs[0]) and eqn.primitive.name in ("sharding_constraint", "reshard"):
+            self.contradiction = True
         elif all(v in specs and not any(specs[v]) for v in ins):
             for v in outs:
                 self._set(v, ((),) * rank_of(v))
@@ -196,7 +200,7 @@ class _Opening:
         outvars = [v if isinstance(v, DropVar) else self._local(v) for v in eqn.outvars]
         if _spreads_scalar(eqn) and any(self.outer[eqn.outvars[0]]):
             # of a part's shape, so it is computed where parts are
-            params = {**eqn.params, "shape": tuple(outvars[0].aval.shape)}
+            params = {**eqn.params, "shape": tuple(outvars[0].aval.shape), "sharding": None}
             eqn = eqn.replace(params=params, ctx=self.context)
         self.eqns.append(eqn.replace(invars=invars, outvars=outvars))
 

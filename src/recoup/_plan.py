@@ -106,6 +106,8 @@ class Plan(Reported):
       bound: the operation and line that set the lower bound.
       flops: floating-point operations of the step as it is; extra_flops: of what runs again; overhead: their
         share of the step's own.
+      gathers: how many gathers of an array's parts from other devices run again (a loop's count once), and
+        gathered_bytes: what each device receives through them in a step.
       loops, repeats, bodies: what runs again: a `LoopTrade` for each pair of loops, operations by their
         index, and a `BodyPlan` for each loop that is planned inside.
       regions: how the step's own regions were treated; made_with: the versions of recoup and JAX.
@@ -128,6 +130,8 @@ class Plan(Reported):
     repeats: tuple[Repeat, ...] = ()
     bodies: tuple[BodyPlan, ...] = ()
     regions: str = "respect"
+    gathers: int = 0
+    gathered_bytes: int = 0
     made_with: Mapping[str, str] = field(default_factory=dict)
     evidence: "Evidence | None" = field(default=None, repr=False, compare=False)
 
@@ -220,6 +224,9 @@ def render(plan: Plan, rows: int = 12) -> str:
         ["no plan can be below", format_bytes(plan.lower_bound_bytes)],
         ["extra FLOPs (counted)", format_percent(plan.overhead, signed=True)],
     ]
+    if plan.gathers:
+        times = f"{plan.gathers} {'gather' if plan.gathers == 1 else 'gathers'}"
+        facts.append([f"gathered again by each device ({times})", format_bytes(plan.gathered_bytes)])
     lines.append(table(["", ""], facts, right=(1,)))
     if names := plan.region_names:
         lines.append(regions_note(names, plan.regions))

@@ -111,6 +111,8 @@ def parse(data: Any, where: str) -> "Plan":
         repeats=_repeats(whole),
         bodies=_bodies(whole),
         regions=whole.one_of("regions", ("respect", "replan")),
+        gathers=whole.count("gathers", default=0),
+        gathered_bytes=whole.count("gathered_bytes", default=0, most=MAX_BYTES),
         made_with=whole.labels("made_with"),
     )
 

@@ -49,6 +49,7 @@ class Op:
     scope: str = ""
     dear: bool = False  # fusible, but the compiler does not compute it in more than one reader
     workspace_bytes: int = 0  # taken while it runs beside operands and results: the inside of a loop
+    gathered_bytes: int = 0  # what each device receives from others where it gathers an array's parts
     detail: str = ""  # what tells two operations of one name apart: equal details and shapes mean equal work
 
 

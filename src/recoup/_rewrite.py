@@ -10,7 +10,8 @@ Limits: a kept value's first late use also passes the barrier, so that its copie
 made early.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,7 +62,9 @@ class _Rewriter:
     def run(self, schedule: Sequence[int]) -> Flat:
         self.pinned = self._to_pin(schedule)
         group: list[int] = []
-        done = [False] * len(self.program.ops)
+        ops = self.program.ops
+        done = [False] * len(ops)
+        regathered = {o for o, n in Counter(schedule).items() if n > 1 and ops[o].gathered_bytes}
         window = 0
         for step, index in enumerate(schedule):
             if done[index]:
@@ -72,7 +75,10 @@ class _Rewriter:
                 window = self.plan.window[index]
                 self._open(window, [schedule[s] for s in group], group)
                 group = []
-            self._emit(index, self.flat.eqns[index].outvars)
+            if index in regathered and not window:
+                self._gather_late(index)
+            else:
+                self._emit(index, self.flat.eqns[index].outvars)
             self._pin(index, step)
         shards = self.flat.shards
         if shards is not None:
@@ -174,6 +180,8 @@ class _Rewriter:
             for v, var in zip(operands, outs, strict=True):
                 self.current[v] = var
             self.fenced.update(through)
+            if any(ops[o].gathered_bytes for o in group):
+                self._place(through)
         for o, step in zip(group, steps, strict=True):
             outvars = [self._fresh(v) for v in ops[o].writes]
             self._emit(o, outvars, RECOMPUTE_SCOPE)
@@ -181,6 +189,48 @@ class _Rewriter:
                 self.current[v] = var
                 self.again.add(v)
             self._pin(o, step)
+
+    def _gather_late(self, index: int) -> None:
+        """Emits a gather that runs again later, behind the newest value that a product still has to read.
+
+        It reads arguments only: without a barrier the compiler may gather all weights first, and hold them.
+        """
+        ops, values = self.program.ops, self.program.values
+        gate = -1
+        for o in range(index - 1, -1, -1):
+            found = [v for v in ops[o].writes if values[v].bytes >= SMALL_BYTES and self._feeds(v, index)]
+            if found:
+                gate = found[0]
+                break
+        reads = [v for v in ops[index].reads if v != gate]
+        held = {v: self.current[v] for v in reads}
+        if gate >= 0:
+            operands = [*reads, gate]
+            outs = [Var(self.vars[v].aval) for v in operands]
+            params = _barrier.barrier_params(1, mode=_barrier.FENCE)
+            given = [self.current[v] for v in operands]
+            self.eqns.append(_compat.new_eqn(given, outs, _barrier.barrier_p, params, self.flat.eqns[index]))
+            self.current[gate] = self.pins[gate] = outs[-1]
+            for v, out in zip(reads, outs, strict=False):
+                self.current[v] = out
+            self._place(reads)
+        self._emit(index, self.flat.eqns[index].outvars)
+        for v, before in held.items():
+            self.current[v] = before
+
+    def _feeds(self, v: int, index: int) -> bool:
+        """Whether a product of the first epoch after operation `index` reads value `v`."""
+        ops, window = self.program.ops, self.plan.window
+        return any(r > index and not window[r] and ops[r].heavy for r in self.program.readers[v])
+
+    def _place(self, through: Iterable[int]) -> None:
+        """Says again how arguments are divided: the compiler would gather them before the barrier."""
+        for v in through:
+            sharding = self.flat.placed.get(self.vars[v])
+            if sharding is not None:
+                out = Var(self.vars[v].aval)
+                self.eqns.append(_compat.constraint_eqn(self.current[v], out, sharding))
+                self.current[v] = out
 
     def _literals(self, window: int, group: Sequence[int]) -> dict[Any, Any]:
         """Scalars that the window's operations spread over an array.

@@ -8,7 +8,7 @@ Limits: tracing runs the step's Python once, as `jax.jit` does.
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -103,6 +103,9 @@ def trace(
     closed, out_shape = _compat.make_jaxpr(named_fun)(*leaves)
     flat = flatten(closed, dissolve_regions=dissolve_regions)
     flat = open_shards(flat, dissolve_regions=dissolve_regions)
+    if flat.shards is None:
+        given = zip(flat.invars, (getattr(leaf, "sharding", None) for leaf in leaves), strict=True)
+        flat = replace(flat, placed={v: s for v, s in given if _compat.is_divided(s)})
     out_tree = jax.tree.structure(out_shape)
     program = to_program(flat, names, donated)
     avals = tuple(v.aval for v in flat.invars)
@@ -231,22 +234,38 @@ def to_program(flat: Flat, names: Sequence[str] = (), donated: Sequence[bool] = 
     values: list[Value] = []
     index: dict[Any, int] = {}
 
-    def add(var: Any, producer: int, name: str = "") -> int:
+    def add(var: Any, producer: int, name: str = "", copies: int = 1) -> int:
         index[var] = len(values)
-        values.append(Value(_compat.aval_bytes(var.aval), producer, _text(var.aval), name))
+        values.append(Value(copies * _compat.aval_bytes(var.aval), producer, _text(var.aval), name))
         return index[var]
 
     constants = tuple(add(v, CONSTANT) for v in flat.constvars)
     inputs = tuple(
         add(v, ARGUMENT, names[i] if i < len(names) else f"args[{i}]") for i, v in enumerate(flat.invars)
     )
+    # Arguments, and what is only moved: weights that a constraint may gather from so many parts.
+    parts = {v: _compat.parts_of(sharding) for v, sharding in flat.placed.items()}
+    given: dict[int, int | None] = {index[v]: parts.get(v) for v in (*flat.constvars, *flat.invars)}
     sources: dict[int, str] = {}
     ops = []
     for i, eqn in enumerate(flat.eqns):
         reads = tuple(dict.fromkeys(index[v] for v in eqn.invars if not isinstance(v, Literal)))
         label = str(eqn.params["name"]) if eqn.primitive.name in NAMINGS else ""
-        writes = tuple(add(v, i, label) for v in eqn.outvars)
-        ops.append(_op(eqn, reads, writes, sources))
+        moved = eqn.primitive.name in _cost.MOVES_DATA and len(reads) == 1 and reads[0] in given
+        received, copies = _cost.constraint_bytes(eqn, given[reads[0]]) if moved else (0, 1)
+        writes = tuple(add(v, i, label, copies) for v in eqn.outvars)
+        if "barrier" in eqn.primitive.name:
+            for v, w in zip(eqn.invars, writes, strict=True):
+                if not isinstance(v, Literal) and index[v] in given:
+                    given[w] = given[index[v]]
+        elif moved:
+            given.update(dict.fromkeys(writes, given[reads[0]]))
+        op = _op(eqn, reads, writes, sources)
+        if received:
+            # sizes and costs are those of all devices together, and the result is not fused into its readers
+            price = op.cost + _cost.LINK_FLOPS_PER_BYTE * received * copies
+            op = replace(op, cost=price, fusible=False, gathered_bytes=received)
+        ops.append(op)
     outputs = tuple(index[v] for v in flat.outvars if not isinstance(v, Literal))
     kept = frozenset(inputs[i] for i, flag in enumerate(donated) if flag)
     return Program(tuple(ops), tuple(values), inputs, constants, outputs, kept)
@@ -274,6 +293,7 @@ def _op(eqn: Any, reads: tuple[int, ...], writes: tuple[int, ...], sources: dict
         source=sources[key],
         scope=str(eqn.source_info.name_stack),
         workspace_bytes=_workspace(eqn) if heavy else 0,
+        gathered_bytes=_cost.gathered_bytes(eqn),
         detail=_detail(eqn),
     )
 

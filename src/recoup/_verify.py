@@ -17,7 +17,7 @@ from recoup._compat import Literal, effects, user_frame
 from recoup._inline import Flat
 from recoup.errors import PlanError
 
-_BARRIERS = frozenset(["recoup_barrier", "optimization_barrier"])
+_SAME = frozenset(["recoup_barrier", "optimization_barrier", "sharding_constraint"])  # results are operands
 
 
 def verify(plain: Flat, ours: Flat, once: frozenset[str]) -> None:
@@ -77,7 +77,7 @@ def _number(
     for eqn in flat.eqns:
         name = eqn.primitive.name
         operands = tuple(read(v, name) for v in eqn.invars)
-        if name in _BARRIERS:
+        if name in _SAME:
             made: Sequence[int] = operands
         else:
             # Rewriting copies equations, so equal parameters are the same object.

@@ -27,6 +27,9 @@ def plan_picture(plan: "Plan") -> Picture:
         Figure("No plan is below", plan.lower_bound_bytes, "bytes", BOUND, "proved"),
         Figure("Extra FLOPs", plan.overhead, "share", "counted from the jaxpr", "counted"),
     ]
+    if plan.gathers:
+        how = "counted from the jaxpr, for each device"
+        figures.append(Figure("Gathered again", plan.gathered_bytes, "bytes", how, "counted"))
     if plan.changes_nothing:
         headline = f"Fits as it is: {format_bytes(plan.peak_bytes)} predicted. Nothing is recomputed."
     else:
