@@ -33,6 +33,7 @@ WHAT = {
     "map_tensor": "tensor parallel, 2 x 4, gradient in shard_map",
     "map_scan": "FSDP, layers in a scan in shard_map",
     "map_accumulate": "microbatches in a scan in shard_map",
+    "map_twice": "FSDP, two shard_maps on an explicit mesh, loss outside",
     "map_gathered": "FSDP, large weights, gradient in shard_map",
     "map_gathered_outside": "FSDP, large weights, gradient of shard_map",
 }

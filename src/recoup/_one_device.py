@@ -160,7 +160,7 @@ class _Opening:
             else:
                 self._outside(eqn)
         outvars = tuple(self._read(v) for v in flat.outvars)
-        shards = Shards(self.like, self.specs)
+        shards = Shards(self.like, self.specs, self.context)
         return Flat(constvars, flat.consts, invars, outvars, tuple(self.eqns), flat.like, shards)
 
     def _entering_types(self) -> dict[Any, Any]:

@@ -27,10 +27,12 @@ class Shards:
     Attributes:
       like: one of the step's `shard_map` equations: its mesh and options.
       specs: how values that are seen outside of bodies are divided.
+      context: what an operation inside a body is traced under.
     """
 
     like: Any
     specs: Mapping[Any, Spec]
+    context: Any
 
     def also(self, specs: Mapping[Any, Spec]) -> "Shards":
         """With more values."""
@@ -80,9 +82,10 @@ class _Grouping:
                         self.specs[out] = self.specs[v]
 
     def _inside(self, eqn: Any) -> bool:
-        if eqn.primitive.name not in BARRIERS:
-            return _compat.is_manual(eqn)
-        return any(v in self.home for v in eqn.invars if not isinstance(v, Literal))
+        if _compat.is_manual(eqn):
+            return True
+        barrier = eqn.primitive.name in BARRIERS
+        return barrier and any(v in self.home for v in eqn.invars if not isinstance(v, Literal))
 
     def equations(self) -> Iterator[Any]:
         """The outer program's equations."""
@@ -121,7 +124,10 @@ class _Grouping:
                 outer[v] = Var(inner.aval)
             outvars.append(inner)
             out_specs.append(self._crossing(v, v in outer))
-        body = _compat.open_body(invars, outvars, [*before, *eqns, *after])
+        # a barrier may have been recorded under what one of its operands was made under, outside
+        context = self.shards.context
+        inside = [e if _compat.is_manual(e) else e.replace(ctx=context) for e in (*before, *eqns, *after)]
+        body = _compat.open_body(invars, outvars, inside)
         like = self.shards.like
         params = {
             **like.params,

@@ -10,7 +10,7 @@ FEW_ROWS, WIDE = 512, 128  # weights count beside activations
 WHOLE = ("data", "fsdp", "donated", "optimizer_state", "tensor", "data_and_tensor")
 MAPPED = (
     "map_data", "map_unchecked", "map_fsdp", "map_fsdp_outside", "map_tensor", "map_scan",
-    "map_accumulate",
+    "map_accumulate", "map_twice",
 )  # fmt: skip
 GATHERED = ("constrained", "map_gathered", "map_gathered_outside")
 
@@ -22,7 +22,8 @@ def make(case: str) -> Any:
     from jax.sharding import PartitionSpec as P
 
     data, model = {"tensor": (2, 4), "map_tensor": (2, 4), "data_and_tensor": (4, 2)}.get(case, (8, 1))
-    mesh = jax.make_mesh((data, model), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    kind = AxisType.Explicit if case == "map_twice" else AxisType.Auto
+    mesh = jax.make_mesh((data, model), ("data", "model"), axis_types=(kind,) * 2)
     put = lambda tree, spec: jax.tree.map(lambda x: _put(x, NamedSharding(mesh, _fit(spec, x))), tree)
     params, state, x, y = arrays(case)
     rows = P("data")
@@ -137,11 +138,16 @@ def mapped(case: str, mesh: Any) -> Any:
 
     rows = P("data")
     own = {"map_tensor": {"up": P(None, "model"), "down": P("model", None)}}
-    one = own.get(case, P("data") if case in ("map_fsdp", "map_fsdp_outside", *GATHERED) else P())
+    one = own.get(
+        case, P("data") if case in ("map_fsdp", "map_fsdp_outside", "map_twice", *GATHERED) else P()
+    )
     specs: Any = {"up": P(None, "data"), "down": P(None, "data")} if case == "map_scan" else one
     if case == "map_tensor":
         specs = [one] * LAYERS
     full = lambda p: {name: lax.all_gather(w, "data", tiled=True) for name, w in p.items()}
+
+    if case == "map_twice":
+        return _twice(mesh), specs
 
     def local_loss(params: Any, x: Any, y: Any) -> Any:
         if case == "map_scan":
@@ -193,6 +199,36 @@ def mapped(case: str, mesh: Any) -> Any:
         check_vma=checked,
     )
     return fun, specs
+
+
+def _twice(mesh: Any) -> Any:
+    """Half of the layers in one `shard_map`, half in another, the loss outside. Both read a number that each
+    device has for itself."""
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+    from jax.sharding import PartitionSpec as P
+
+    parts = P("data")
+
+    def half(params: Any, x: Any) -> Any:
+        one = 1.0 + 0.0 * jnp.max(x)
+        for p in params:
+            full = {name: lax.all_gather(w, "data", tiled=True) for name, w in p.items()}
+            x = one * block(x, full)
+        return x
+
+    run = jax.shard_map(half, mesh=mesh, in_specs=(parts, parts), out_specs=parts)
+
+    def loss_of(params: Any, x: Any, y: Any) -> Any:
+        x = jnp.clip(run(params[: LAYERS // 2], x), -1e6, 1e6)
+        return jnp.mean((run(params[LAYERS // 2 :], x) - y) ** 2)
+
+    def twice(params: Any, state: Any, x: Any, y: Any) -> Any:
+        loss, grads = jax.value_and_grad(loss_of)(params, x, y)
+        return *update(params, state, grads), loss
+
+    return twice
 
 
 def one_device(case: str) -> Any:
