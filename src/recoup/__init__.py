@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # what a type checker or an editor sees; at run time the name
     from recoup._frontier import frontier as frontier
     from recoup._graph import Graph as Graph
     from recoup._graph import Offload as Offload
+    from recoup._host import HostMemory as HostMemory
     from recoup._jit import jit as jit
     from recoup._largest import Largest as Largest
     from recoup._largest import largest as largest
@@ -60,6 +61,7 @@ _EXPORTS: dict[str, str] = {
     "frontier": "recoup._frontier",
     "Largest": "recoup._largest",
     "largest": "recoup._largest",
+    "HostMemory": "recoup._host",
     "jit": "recoup._jit",
     "Plan": "recoup._plan",
     "Residuals": "recoup._residuals",

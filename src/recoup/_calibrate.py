@@ -29,7 +29,7 @@ from recoup._report.text import heading, table
 if TYPE_CHECKING:
     import jax
 
-FORMAT = 1
+FORMAT = 2
 FUSED_SHARE = 0.25  # of the bytes of an operation that is computed inside its readers
 LEAST_SECONDS = 0.004  # a probe grows until it takes this long
 REPEATS = 7
@@ -58,6 +58,8 @@ class Roofline:
       memory_bytes: bytes read and written a second by an elementwise operation on large arrays.
       transcendentals: elements a second of tanh, beyond moving them.
       random_words: 32-bit words of random bits a second.
+      host_bytes: bytes a second between the device's memory and the host's, the slower way. (On a CPU these
+        are one memory, and it is the rate of a copy.)
     """
 
     device: str
@@ -67,6 +69,7 @@ class Roofline:
     memory_bytes: float
     transcendentals: float
     random_words: float
+    host_bytes: float
 
     def seconds(self, eqn: Any, fused: bool = False) -> float:
         """Predicted seconds of one equation (of a loop: of all its iterations).
@@ -112,6 +115,7 @@ class Roofline:
             ["memory", f"{self.memory_bytes / 1e9:.4g}", "GB/s"],
             ["transcendental functions", f"{self.transcendentals / 1e9:.4g}", "G elements/s"],
             ["random bits", f"{self.random_words / 1e9:.4g}", "G words/s"],
+            ["to the host and back", f"{self.host_bytes / 1e9:.4g}", "GB/s each way"],
         ]
         title = f"{self.device}, JAX {self.jax} (timed on large float32 arrays)"
         return "\n".join([heading(title), table(["", "", ""], rows, right=(1,))])
@@ -226,10 +230,21 @@ def _measure(device: "jax.Device") -> Roofline:
         key, count = jax.random.key(0), (1 << 20) * scale
         return float(count), _seconds(jax.jit(lambda key: jax.random.bits(key, (count,))), key)
 
+    def link(to_host: bool) -> Callable[[int], tuple[float, float]]:
+        def probe(scale: int) -> tuple[float, float]:
+            ends = jax.memory.Space.Device, jax.memory.Space.Host
+            x = jax.device_put(ones((4 << 20) * scale), ends[not to_host])
+            return float(x.nbytes), _seconds(lambda x: jax.device_put(x, ends[to_host]), x)
+
+        return probe
+
     products, convolutions, memory, functions, words = map(_rate, (product, convolution, moving, tanh, draws))
+    host = min(map(_rate, (link(True), link(False))))
     # a transcendental moves its bytes too: only what it takes beyond that counts
     beyond = max(1 / functions - 8 / memory, 0.05 / functions)
-    return Roofline(device.device_kind, jax.__version__, products, convolutions, memory, 1 / beyond, words)
+    return Roofline(
+        device.device_kind, jax.__version__, products, convolutions, memory, 1 / beyond, words, host
+    )
 
 
 def _rate(probe: Callable[[int], tuple[float, float]]) -> float:

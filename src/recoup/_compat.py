@@ -745,7 +745,7 @@ def _parts(spec: Any, mesh: Any) -> int:
 
 def constraint_eqn(value: Any, out: Any, sharding: Any, like: Any = None) -> Any:
     """An equation that says how an array is divided."""
-    traced, _ = make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, sharding))(shape_of(value.aval))
+    traced, _ = make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, sharding))(shape_of(value.aval))  # type: ignore[no-untyped-call]
     eqn = open_jaxpr(traced)[0].eqns[0]
     return new_eqn([value], [out], eqn.primitive, eqn.params, like)
 
@@ -753,3 +753,24 @@ def constraint_eqn(value: Any, out: Any, sharding: Any, like: Any = None) -> Any
 def is_divided(sharding: Any) -> bool:
     """Whether a sharding names the mesh axes, more than one device, that divide an array."""
     return isinstance(sharding, jax.sharding.NamedSharding) and sharding.num_devices > 1
+
+
+def is_memory_move(eqn: Any) -> bool:
+    """Whether an equation moves one array between the device's memory and the host's, and no more."""
+    if eqn.primitive.name != "device_put" or len(eqn.invars) != 1:
+        return False
+    return all(isinstance(target, jax.memory.Space) for target in eqn.params["devices"])
+
+
+def on_host(aval: Any) -> bool:
+    """Whether a type lies in host memory."""
+    return bool(getattr(aval, "memory_space", None) == jax.memory.Space.Host)
+
+
+def memory_move(var: Any, *, to_host: bool, like: Any) -> Any:
+    """The equation that moves `var` to host memory, or back; its result is a new variable."""
+    space = jax.memory.Space.Host if to_host else jax.memory.Space.Device
+    struct = jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)  # type: ignore[no-untyped-call]
+    move = open_jaxpr(jax.make_jaxpr(lambda x: jax.device_put(x, space))(struct))[0].eqns[0]
+    out = Var(var.aval.update(memory_space=space))
+    return new_eqn([var], [out], move.primitive, move.params, like)

@@ -75,7 +75,10 @@ class Evidence:
         return self._predicted("Planned", self.planned)
 
     def _predicted(self, title: str, flat: Flat) -> Strip:
-        return strip(title, flat, _memory.predict(flat.per_device(), donated=self.traced.donated))
+        apart = flat is self.planned  # what a plan moves to the host is not on the device
+        return strip(
+            title, flat, _memory.predict(flat.per_device(), donated=self.traced.donated, host_apart=apart)
+        )
 
     @cached_property
     def curve(self) -> tuple[Rung, ...]:

@@ -19,11 +19,12 @@ from recoup._inline import Flat, flatten
 from recoup._ladder import Ladder, Step
 from recoup._loop_bodies import with_body
 from recoup._loop_pairs import Pair
+from recoup._offload import stored
 from recoup._plan import BodyPlan, Decision, LoopTrade, Plan, Repeat
 from recoup._planner.layout import layout
 from recoup._planner.machine import execute
 from recoup._planner.mincut import Cut
-from recoup._program import Program, Value
+from recoup._program import OFFLOAD, Program, Value
 from recoup._rewrite import rewrite
 from recoup._scopes import under
 from recoup._trace import NEVER_REPEATED, Traced, to_program
@@ -70,9 +71,11 @@ def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str, *, cert
         bodies=bodies,
         gathers=gathers,
         gathered_bytes=gathered_bytes,
+        moves=step.variant.moves if repeats else (),
         regions=regions,
         made_with={
             **_signature.describe(program),
+            **({"host memory": ladder.host} if ladder.host else {}),
             "jax": jax.__version__,
             "instrument": "memory model (predicted, estimate)"
             if certified
@@ -185,6 +188,9 @@ def _applied(flat: Flat, plan: Plan | BodyPlan, names: Sequence[str], donated: S
     if not plan.repeats:
         return flat
     program = to_program(flat, names, donated)
+    if isinstance(plan, Plan) and plan.moves:
+        offer = stored(flat, program, plan.moves, names, donated)
+        flat, program = offer.flat, offer.program
     before = {r.before: r.ops for r in plan.repeats}
     schedule: list[int] = []
     for index in range(len(program.ops)):
@@ -228,13 +234,14 @@ def _decisions(step: Step) -> list[Decision]:
         for v in program.ops[o].reads
         if program.values[v].producer >= 0 and program.values[v].producer not in repeated
     }
-    for v in sorted(plan.crossing | (extra_sources - plan.free)):
+    fetched = {program.ops[o].writes[0] for o in repeated if program.ops[o].name == OFFLOAD}
+    for v in sorted(plan.crossing | (extra_sources - plan.free) | fetched):
         value = program.values[v]
         op = program.ops[value.producer]
         again = value.producer in repeated
         late = [r for r in program.readers[v] if plan.epoch[r] > plan.epoch[value.producer]]
         use = program.ops[late[0]] if late else None
-        recipe, inputs = _recipe(program, v, repeated) if again else ((), ())
+        recipe, inputs = _recipe(program, v, repeated) if again and op.name != OFFLOAD else ((), ())
         if v in results:
             continue
         made = program.maker(v)
@@ -242,7 +249,7 @@ def _decisions(step: Step) -> list[Decision]:
         counted.add(value.producer)
         found.append(
             Decision(
-                action="recompute" if again else "keep",
+                action="keep" if not again else "offload" if op.name == OFFLOAD else "recompute",
                 value=value.text,
                 bytes=value.bytes,
                 op=made.name,

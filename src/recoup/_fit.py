@@ -13,18 +13,19 @@ from typing import Any, SupportsIndex
 
 import jax
 
-from recoup import _check, _explain, _ladder
+from recoup import _check, _explain, _host, _ladder
 from recoup._bound import lower_bound
 from recoup._budget import Budget, host_free_bytes, parse_budget
 from recoup._compiling import CompiledMemory, Compiler, Fitted, predictions_are_verified, trace_step
 from recoup._evidence import Evidence
+from recoup._host import HostMemory
 from recoup._ladder import Ladder, Step
 from recoup._per_device import PerDevice
 from recoup._plan import Plan
 from recoup._progress import Progress
 from recoup._report.text import format_bytes, format_percent
 from recoup._strip import region_at
-from recoup._trace import NEVER_REPEATED, as_names, as_numbers
+from recoup._trace import NEVER_REPEATED, Traced, as_names, as_numbers
 from recoup._verify import verify
 from recoup.errors import BudgetError
 
@@ -38,6 +39,7 @@ def plan(
     static_argnums: Sequence[int] | int = (),
     static_argnames: Sequence[str] | str = (),
     regions: str = "respect",
+    offload: bool | HostMemory = False,
 ) -> Plan:
     """Traces `step` and decides what to keep and what to recompute. Nothing compiles, nothing runs.
 
@@ -50,6 +52,8 @@ def plan(
       donate_argnums, static_argnums, static_argnames: as for `jax.jit`.
       regions: "respect" keeps existing `jax.checkpoint` regions as they are; "replan" dissolves them and
         plans afresh.
+      offload: whether residuals may also be moved to the host's memory and back: True where that is another
+        memory than the device's (rates from `recoup.calibrate`), or a `HostMemory` to plan for.
 
     Returns:
       The cheapest `Plan` found whose predicted peak is within the budget.
@@ -63,7 +67,7 @@ def plan(
         progress.stage("tracing")
         traced = trace_step(step, args, kwargs, donate_argnums, static_argnums, static_argnames, regions)
         progress.stage(f"planning {len(traced.program.ops)} operations")
-        ladder = _ladder.build(traced, progress=progress)
+        ladder = _build(traced, progress, offload, compiles=False)
         leaves = jax.tree.leaves((args, kwargs or {}))
         limit = _resolve(wanted, lambda: ladder.steps[0].predicted_bytes, leaves)
         at = ladder.first_within(limit)
@@ -84,6 +88,7 @@ def fit(
     out_shardings: Any = None,
     compiler_options: Mapping[str, Any] | None = None,
     regions: str = "respect",
+    offload: bool | HostMemory = False,
     plan: Plan | str | Path | None = None,
     max_compiles: int = 4,
     check: bool = False,
@@ -101,6 +106,8 @@ def fit(
       compiler_options: passed to the compiler.
       regions: "respect" keeps existing `jax.checkpoint` regions as they are; "replan" dissolves them and
         plans afresh.
+      offload: whether residuals may also be moved to the host's memory and back: True (rates from
+        `recoup.calibrate`), or a `HostMemory`. On a CPU that is the same memory, and nothing is moved.
       plan: a `Plan`, or the path of a saved one, to apply without solving.
       max_compiles: how many compilations at most.
       check: run the step as it is and the fitted one once, on these arguments (drawn where they are structs),
@@ -130,11 +137,17 @@ def fit(
             fitted = _apply(compiler, plan, wanted, regions)
         else:
             assert wanted is not None
-            fitted = _search(compiler, wanted, regions, max_compiles)
+            fitted = _search(compiler, wanted, regions, max_compiles, offload)
         if check:
             progress.stage("checking the results")
             _check.refuse_disagreement(_check.check(step, fitted, *args, kwargs=kwargs), fitted.__name__)
         return fitted
+
+
+def _build(traced: Traced, progress: Progress, offload: bool | HostMemory, *, compiles: bool) -> Ladder:
+    host = _host.resolve(offload, compiles=compiles)
+    ladder = _ladder.build(traced, progress=progress, host=host)
+    return replace(ladder, host=_host.SAME) if offload is not False and host is None else ladder
 
 
 def _apply(compiler: Compiler, plan: Plan | str | Path, wanted: Budget | None, regions: str) -> Fitted:
@@ -146,18 +159,24 @@ def _apply(compiler: Compiler, plan: Plan | str | Path, wanted: Budget | None, r
     limit = stored.budget_bytes if wanted is None else _resolve(wanted, lambda: stored.unplanned_bytes)
     total = result[1].total_bytes
     if limit and total > limit:
+        same = ""
+        if stored.offloaded_bytes and not _host.apart():
+            moved = format_bytes(stored.offloaded_bytes)
+            same = f" ({moved} of it offloaded: here the host's memory is the device's)"
         raise BudgetError(
-            f"the stored plan compiles to {format_bytes(total)} here, "
+            f"the stored plan compiles to {format_bytes(total)}{same} here, "
             f"over its budget of {format_bytes(limit)}; plan again"
         )
     evidence = Evidence(compiler.traced, flat)
     return compiler.fitted(replace(stored, evidence=evidence), *result)
 
 
-def _search(compiler: Compiler, wanted: Budget, regions: str, max_compiles: int) -> Fitted:
+def _search(
+    compiler: Compiler, wanted: Budget, regions: str, max_compiles: int, offload: bool | HostMemory
+) -> Fitted:
     progress, traced = compiler.progress, compiler.traced
     progress.stage(f"planning {len(traced.program.ops)} operations")
-    ladder = _ladder.build(traced, progress=progress)
+    ladder = _build(traced, progress, offload, compiles=True)
     plain = ladder.steps[0]
     unplanned: CompiledMemory | None = None
 

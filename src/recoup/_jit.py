@@ -13,6 +13,7 @@ import jax
 
 from recoup._compiling import Fitted
 from recoup._fit import fit
+from recoup._host import HostMemory
 from recoup._report.text import format_bytes, format_percent
 from recoup._trace import as_names, as_numbers, bind_static
 
@@ -28,6 +29,7 @@ def jit(
     out_shardings: Any = None,
     compiler_options: Mapping[str, Any] | None = None,
     regions: str = "respect",
+    offload: bool | HostMemory = False,
     quiet: bool = False,
 ) -> Callable[..., Any]:
     """`jax.jit` with a budget: `step` is planned, compiled and certified at the first call of each signature.
@@ -37,8 +39,8 @@ def jit(
     Args:
       step: the function; leave it out to use `jit(budget=...)` as a decorator.
       budget: as for `recoup.fit`.
-      donate_argnums, static_argnums, static_argnames, in_shardings, out_shardings, compiler_options, regions:
-        as for `recoup.fit`.
+      donate_argnums, static_argnums, static_argnames, in_shardings, out_shardings, compiler_options, regions,
+        offload: as for `recoup.fit`.
       quiet: print nothing.
 
     Returns:
@@ -58,6 +60,7 @@ def jit(
             out_shardings=out_shardings,
             compiler_options=compiler_options,
             regions=regions,
+            offload=offload,
             quiet=quiet,
         )
     numbers, names = as_numbers(static_argnums), as_names(static_argnames)
@@ -87,6 +90,7 @@ def jit(
                 out_shardings=out_shardings,
                 compiler_options=compiler_options,
                 regions=regions,
+                offload=offload,
             )
             cache[key] = found
             if not quiet:

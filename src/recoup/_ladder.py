@@ -12,15 +12,19 @@ from functools import cached_property
 from typing import Any
 
 from recoup import _loop_pairs, _memory
+from recoup._host import HostMemory
 from recoup._inline import Flat
 from recoup._loop_bodies import Body, apply_bodies, find_bodies
 from recoup._loop_pairs import Pair
 from recoup._memory import Prediction
+from recoup._offload import offers
 from recoup._planner.ladder import Rung, ladder, pareto_by
 from recoup._planner.layout import Layout, layout
 from recoup._program import Program
 from recoup._rewrite import rewrite
 from recoup._trace import Traced, to_program
+
+_OFFERED = 6  # loop trades that are also planned with host memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +35,7 @@ class Variant:
     flat: Flat
     program: Program
     layout: Layout
+    moves: tuple[int, ...] = ()  # values that may go to host memory (see `_offload`)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +59,8 @@ class Step:
     @cached_property
     def prediction(self) -> Prediction:
         """The memory model's view of the rewritten program."""
-        return _memory.predict(self.flat.per_device(), donated=self.donated)
+        apart = bool(self.variant.moves)
+        return _memory.predict(self.flat.per_device(), donated=self.donated, host_apart=apart)
 
     @property
     def predicted_bytes(self) -> int:
@@ -70,6 +76,7 @@ class Ladder:
     pairs: tuple[Pair, ...]
     bodies: tuple[Body, ...]
     traced: Traced
+    host: str = ""  # the memory that values may be moved to, or why they are not
 
     def first_within(self, budget_bytes: int, scale: float | None = None, start: int = 0) -> int | None:
         """The first rung from `start` on that is predicted to be within the budget.
@@ -155,8 +162,14 @@ class Ladder:
         return min(rungs, key=lambda k: self.steps[k].predicted_bytes, default=None)
 
 
-def build(traced: Traced, *, progress: Any = None) -> Ladder:
-    """Plans a traced step at every level of memory. Nothing compiles."""
+def build(traced: Traced, *, progress: Any = None, host: HostMemory | None = None) -> Ladder:
+    """Plans a traced step at every level of memory. Nothing compiles.
+
+    Args:
+      traced: the step.
+      progress: told which loop trade is planned.
+      host: memory that values may be moved to; None moves nothing.
+    """
     pairs = _loop_pairs.find_pairs(traced.flat)
     bodies = find_bodies(traced.flat, {i for p in pairs for i in (p.forward, p.backward)}, build)
     loops: list[Pair | Body] = [*pairs, *bodies]
@@ -187,8 +200,18 @@ def build(traced: Traced, *, progress: Any = None) -> Ladder:
         for rung in rungs[1:] if as_it_is else rungs:
             extra = rung.flops - program.flops
             steps.append(Step(variant, rung, rung.peak_bytes, rung.cost + dearer, extra, traced.donated))
+        if host is None or number % max(1, len(choices) // _OFFERED):
+            continue
+        for offer in offers(flat, changed, host, traced.argument_names, traced.donated):
+            plan, rungs = ladder(offer.program, ceiling_bytes=ceiling, targets=16, resolutions=(4, 8, 32))
+            variant = Variant(choice, offer.flat, offer.program, plan, offer.moves)
+            for rung in (found for planned in rungs[1:] for found in offer.finish(plan, planned)):
+                extra = rung.flops - program.flops
+                steps.append(Step(variant, rung, rung.peak_bytes, rung.cost + dearer, extra, traced.donated))
     front = pareto_by(steps, ceiling + 1 if not loops else max((s.peak_bytes for s in steps), default=0) + 1)
-    return Ladder((plain, *_spaced(front)), tuple(pairs), tuple(bodies), traced)
+    return Ladder(
+        (plain, *_spaced(front)), tuple(pairs), tuple(bodies), traced, "" if host is None else str(host)
+    )
 
 
 def loop_choices(pairs: Sequence[Pair | Body], limit: int = 40) -> list[tuple[int, ...]]:

@@ -1,8 +1,8 @@
-"""Plan: what is kept and what is recomputed, as a person reads it and a file stores it. No JAX.
+"""Plan: what is kept, recomputed and offloaded, as a person reads it and a file stores it. No JAX.
 
-Idea: a plan is a list of repeats (which operations run again, before which one) and a trade for each pair of
-loops; everything else here (decisions, sizes, costs) explains it. A fingerprint of the step guards it: a plan
-applies to the program it was made for.
+Idea: a plan is a list of repeats (which operations run again, before which one), a trade for each pair of
+loops, and the values whose repeats are fetches from host memory; everything else here (decisions, sizes,
+costs) explains it. A fingerprint of the step guards it: a plan applies to the program it was made for.
 """
 
 import json
@@ -17,7 +17,7 @@ from recoup._report.advice import Advice
 from recoup._report.of_plan import plan_picture, regions_note
 from recoup._report.picture import Picture
 from recoup._report.reported import Reported
-from recoup._report.text import format_bytes, format_percent, heading, table
+from recoup._report.text import format_bytes, format_percent, heading, note, table
 from recoup._scopes import region_names, region_of
 from recoup.errors import PlanError
 
@@ -30,7 +30,7 @@ class Decision:
     """What happens to one value between its first computation and its late use.
 
     Attributes:
-      action: "keep" or "recompute".
+      action: "keep", "recompute" or "offload".
       value: shape and dtype, such as "f32[8,128]".
       bytes: its size; over all iterations for a value of a loop.
       op: the operation that makes it, and `source`, the user's line.
@@ -108,6 +108,7 @@ class Plan(Reported):
         share of the step's own.
       gathers: how many gathers of an array's parts from other devices run again (a loop's count once), and
         gathered_bytes: what each device receives through them in a step.
+      moves: values that may lie in host memory: a copy of each is an operation, whose repeat fetches it.
       loops, repeats, bodies: what runs again: a `LoopTrade` for each pair of loops, operations by their
         index, and a `BodyPlan` for each loop that is planned inside.
       regions: how the step's own regions were treated; made_with: the versions of recoup and JAX.
@@ -129,6 +130,7 @@ class Plan(Reported):
     loops: tuple[LoopTrade, ...] = ()
     repeats: tuple[Repeat, ...] = ()
     bodies: tuple[BodyPlan, ...] = ()
+    moves: tuple[int, ...] = ()
     regions: str = "respect"
     gathers: int = 0
     gathered_bytes: int = 0
@@ -139,6 +141,16 @@ class Plan(Reported):
     def overhead(self) -> float:
         """Extra floating-point operations, as a share of the unplanned step's."""
         return self.extra_flops / self.flops if self.flops else 0.0
+
+    @property
+    def host(self) -> str:
+        """The host memory that values are moved to, with its rates and where they are from; "" for none."""
+        return self.made_with.get("host memory", "")
+
+    @property
+    def offloaded_bytes(self) -> int:
+        """Bytes that lie in host memory in between; each is moved there once, and back once or more."""
+        return sum(d.bytes for d in self.decisions if d.action == "offload")
 
     @property
     def changes_nothing(self) -> bool:
@@ -213,6 +225,13 @@ class Plan(Reported):
         return render(self)
 
 
+_TITLES = {
+    "recompute": "Recomputed, by source line",
+    "offload": "Offloaded to the host, by source line",
+    "keep": "Kept, by source line",
+}
+
+
 def render(plan: Plan, rows: int = 12) -> str:
     """The plan as text of at most 80 columns: totals, then the decisions by source line."""
     lines = [heading("Plan")]
@@ -227,9 +246,13 @@ def render(plan: Plan, rows: int = 12) -> str:
     if plan.gathers:
         times = f"{plan.gathers} {'gather' if plan.gathers == 1 else 'gathers'}"
         facts.append([f"gathered again by each device ({times})", format_bytes(plan.gathered_bytes)])
+    if plan.offloaded_bytes:
+        facts.append(["offloaded to the host", format_bytes(plan.offloaded_bytes)])
     lines.append(table(["", ""], facts, right=(1,)))
     if names := plan.region_names:
         lines.append(regions_note(names, plan.regions))
+    if plan.host:
+        lines.append(note(f"Host memory: {plan.host}"))
     if plan.changes_nothing:
         lines.append("Nothing is recomputed: the step runs as it is.")
         return "\n".join(lines)
@@ -239,7 +262,7 @@ def render(plan: Plan, rows: int = 12) -> str:
         grouped.setdefault((decision.action, decision.source, decision.region, _made(decision)), []).append(
             decision
         )
-    for action, title in (("recompute", "Recomputed, by source line"), ("keep", "Kept, by source line")):
+    for action, title in _TITLES.items():
         chosen = [(k, v) for k, v in grouped.items() if k[0] == action]
         if not chosen:
             continue

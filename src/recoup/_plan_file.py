@@ -97,7 +97,7 @@ def parse(data: Any, where: str) -> "Plan":
         decisions=whole.each(
             "decisions",
             lambda d: Decision(
-                action=d.one_of("action", ("keep", "recompute")),
+                action=d.one_of("action", ("keep", "recompute", "offload")),
                 bytes=d.size("bytes"),
                 flops=d.amount("flops", default=0.0),
                 iterations=d.count("iterations", default=0),
@@ -110,6 +110,7 @@ def parse(data: Any, where: str) -> "Plan":
         loops=_loops(whole),
         repeats=_repeats(whole),
         bodies=_bodies(whole),
+        moves=whole.counts("moves"),
         regions=whole.one_of("regions", ("respect", "replan")),
         gathers=whole.count("gathers", default=0),
         gathered_bytes=whole.count("gathered_bytes", default=0, most=MAX_BYTES),

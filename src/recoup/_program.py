@@ -15,6 +15,7 @@ from recoup._tables import Tables
 ARGUMENT = -1
 CONSTANT = -2
 NAMINGS = frozenset(["name", "recoup_keep", "recoup_diagnostic"])  # operations that give a value a name
+OFFLOAD = "recoup_offload"  # the device's copy of a value that lies in host memory (see `_planner.offload`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Program:
     def maker(self, value: int) -> Op:
         """The operation that computes a value which is no argument: what is named, not the naming."""
         op = self.ops[self.values[value].producer]
-        while op.name in NAMINGS and self.values[op.reads[0]].producer >= 0:
+        while (op.name in NAMINGS or op.name == OFFLOAD) and self.values[op.reads[0]].producer >= 0:
             op = self.ops[self.values[op.reads[0]].producer]
         return op
 

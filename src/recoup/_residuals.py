@@ -31,7 +31,8 @@ class Residuals(Reported):
     """What reverse mode keeps. Prints as a table.
 
     Attributes:
-      items: computed values, largest first, then arguments and constants that the backward pass reads.
+      items: computed values, largest first, then those that wait in the host's memory, then arguments and
+        constants that the backward pass reads.
       total_bytes: of the computed values; arguments are there anyway.
       instrument: what produced the numbers.
     """
@@ -52,7 +53,12 @@ class Residuals(Reported):
     @property
     def argument_bytes(self) -> int:
         """Bytes of arguments and constants that the backward pass reads; they are there anyway."""
-        return sum(item.bytes for item in self.items if item.kind != "computed")
+        return sum(item.bytes for item in self.items if item.kind in ("argument", "constant"))
+
+    @property
+    def offloaded_bytes(self) -> int:
+        """Bytes of computed values that wait in the host's memory; they are not in the total."""
+        return sum(item.bytes for item in self.items if item.kind == "offloaded")
 
     @property
     def readings(self) -> tuple[Reading, ...]:
@@ -92,6 +98,7 @@ class Residuals(Reported):
             "total_bytes": self.total_bytes,
             "fused_bytes": self.fused_bytes,
             "argument_bytes": self.argument_bytes,
+            "offloaded_bytes": self.offloaded_bytes,
             "instrument": self.instrument,
         }
 
@@ -115,7 +122,11 @@ class Residuals(Reported):
             )
         if any(item.duplicate for item in computed):
             lines.append(note(f"{_DUPLICATE.strip()} the elements of another value here, or of an argument"))
-        given = len(self.items) - len(computed)
+        offloaded = [item for item in self.items if item.kind == "offloaded"]
+        if offloaded:
+            lines += ["", heading(f"Offloaded to the host's memory: {format_bytes(self.offloaded_bytes)}")]
+            lines.append(_table(offloaded))
+        given = len(self.items) - len(computed) - len(offloaded)
         if given:
             lines.append(
                 note(

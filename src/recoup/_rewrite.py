@@ -6,6 +6,8 @@ on the backward chain) go through one barrier, and both are read through it from
 compiler drops the unused half of the barrier and the recomputation slides back into the forward pass.
 Parameters are read directly; only an operation that reads nothing else is given its parameters through the
 barrier, since it would merge with its first computation.
+A value that the schedule fetches from host memory (see `_planner.offload`) is moved there where it is made;
+its fetch reads it through the barrier like a recomputation.
 Limits: a kept value's first late use also passes the barrier, so that its copies into other layouts are not
 made early.
 """
@@ -20,7 +22,7 @@ from recoup._compat import Literal, Var
 from recoup._inline import Flat
 from recoup._planner.layout import SMALL_BYTES, Layout
 from recoup._planner.machine import step_windows
-from recoup._program import Program
+from recoup._program import OFFLOAD, Program
 
 SPREAD_BYTES = 2**20  # per-channel vectors and the like; larger operands are read directly
 RECOMPUTE_SCOPE = "recoup_recompute"
@@ -58,9 +60,12 @@ class _Rewriter:
             if w:
                 self.members.setdefault(w, []).append(o)
         self.pins: dict[int, Any] = {}  # what stands for a pinned value
+        self.hosted: set[int] = set()  # values that lie in host memory
+        self.fetched: set[int] = set()  # the copies that are fetched from there
 
     def run(self, schedule: Sequence[int]) -> Flat:
         self.pinned = self._to_pin(schedule)
+        self.fetched = {o for o, times in Counter(schedule).items() if times > 1 and self._copies(o)}
         group: list[int] = []
         ops = self.program.ops
         done = [False] * len(ops)
@@ -75,11 +80,15 @@ class _Rewriter:
                 window = self.plan.window[index]
                 self._open(window, [schedule[s] for s in group], group)
                 group = []
-            if index in regathered and not window:
+            if self._copies(index):
+                self._copy(index)
+            elif index in regathered and not window:
                 self._gather_late(index)
             else:
                 self._emit(index, self.flat.eqns[index].outvars)
             self._pin(index, step)
+            if index in self.fetched:
+                self._store(index)
         shards = self.flat.shards
         if shards is not None:
             shards = shards.also(self.specs)
@@ -111,8 +120,35 @@ class _Rewriter:
         return {
             step
             for step in waits
-            if ops[schedule[step]].fusible and values[ops[schedule[step]].writes[0]].bytes >= SMALL_BYTES
+            if self._fusible(schedule[step]) and values[ops[schedule[step]].writes[0]].bytes >= SMALL_BYTES
         }
+
+    def _copies(self, index: int) -> bool:
+        return self.program.ops[index].name == OFFLOAD
+
+    def _fusible(self, index: int) -> bool:
+        if self._copies(index):
+            index = self.program.values[self.program.ops[index].reads[0]].producer
+        return self.program.ops[index].fusible
+
+    def _copy(self, index: int) -> None:
+        """The first run of a copy: the value itself."""
+        (v,), (copy,) = self.program.ops[index].reads, self.program.ops[index].writes
+        self.vars[copy] = self.current[copy] = self.current[v]
+
+    def _store(self, index: int) -> None:
+        """Moves the value that a copy is of to host memory."""
+        (v,), (copy,) = self.program.ops[index].reads, self.program.ops[index].writes
+        self.current[v] = self.current[copy]  # pinned, where it is
+        self.current[v] = self.pins[v] = self._move(index, to_host=True)
+        self.hosted.add(v)
+
+    def _move(self, index: int, *, to_host: bool) -> Any:
+        """The value that a copy is of, in the other memory."""
+        value = self.current[self.program.ops[index].reads[0]]
+        move = _compat.memory_move(value, to_host=to_host, like=self.flat.eqns[index])
+        self.eqns.append(_compat.named(move, OFFLOAD))
+        return move.outvars[0]
 
     def _pin(self, index: int, step: int) -> None:
         if step in self.pinned:
@@ -163,7 +199,7 @@ class _Rewriter:
         self.fresh = {}
         if through and trigger >= 0:
             operands = [*through, trigger]
-            outs = [Var(self.vars[v].aval) for v in operands]
+            outs = [Var(self.current[v].aval) for v in operands]
             scalars = [Var(v.aval) for v in literals.values()]
             params = _barrier.barrier_params(1, mode=_barrier.FENCE)
             like = self.flat.eqns[values[trigger].producer] if values[trigger].producer >= 0 else None
@@ -183,11 +219,16 @@ class _Rewriter:
             if any(ops[o].gathered_bytes for o in group):
                 self._place(through)
         for o, step in zip(group, steps, strict=True):
+            if self._copies(o):
+                self.current[ops[o].writes[0]] = self._move(o, to_host=False)
+                self.again.add(ops[o].writes[0])
+                continue
             outvars = [self._fresh(v) for v in ops[o].writes]
             self._emit(o, outvars, RECOMPUTE_SCOPE)
             for v, var in zip(ops[o].writes, outvars, strict=True):
-                self.current[v] = var
-                self.again.add(v)
+                if v not in self.hosted:
+                    self.current[v] = var
+                    self.again.add(v)
             self._pin(o, step)
 
     def _gather_late(self, index: int) -> None:

@@ -1,7 +1,8 @@
 """Proves that a rewritten program computes what the original computes, before anything compiles.
 
 Idea: number values by what computes them. Two equations of one primitive with the same parameters on values
-of the same numbers compute the same value, and a barrier's results are its operands. A rewritten program is
+of the same numbers compute the same value; the results of a barrier, and of a move to host memory or back,
+are its operands (that nothing but a move reads host memory is for JAX's types to say). A rewritten program is
 right if its results have the original's numbers and everything that may run only once runs once, in the
 original's order. No arithmetic, so there is nothing to tolerate: a random draw with another key, a
 recomputation from another value or an effect that happens twice changes a number.
@@ -13,7 +14,7 @@ program is compared with its variant after that trade. Linear in the number of e
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from recoup._compat import Literal, effects, user_frame
+from recoup._compat import Literal, effects, is_memory_move, user_frame
 from recoup._inline import Flat
 from recoup.errors import PlanError
 
@@ -77,7 +78,7 @@ def _number(
     for eqn in flat.eqns:
         name = eqn.primitive.name
         operands = tuple(read(v, name) for v in eqn.invars)
-        if name in _SAME:
+        if name in _SAME or is_memory_move(eqn):
             made: Sequence[int] = operands
         else:
             # Rewriting copies equations, so equal parameters are the same object.

@@ -21,6 +21,16 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
         help='for the whole step: bytes, "4GiB", "60%%" (of the unplanned step\'s total) or "device"',
     )
     add_steps(parser)
+    parser.add_argument(
+        "--offload",
+        metavar="GB/S",
+        nargs="?",
+        const=True,
+        default=False,
+        type=rate,
+        help="residuals may be moved to the host's memory and back, at this rate each way; without one, at a "
+        "measured rate, where the host's memory is not the device's",
+    )
     parser.add_argument("--save", metavar="FILE", help="store the plan, for another process to apply")
 
 
@@ -61,8 +71,14 @@ def planned(options: argparse.Namespace, how: str) -> Any:
     step, args = load_target(options.target)
     import recoup
 
+    offload = options.offload
     found = getattr(recoup, how)(
-        step, *args, budget=budget.text, donate_argnums=options.donate, regions=options.regions
+        step,
+        *args,
+        budget=budget.text,
+        donate_argnums=options.donate,
+        regions=options.regions,
+        offload=offload if isinstance(offload, bool) else recoup.HostMemory(bytes_per_second=offload),
     )
     if options.save is not None:
         plan = found if how == "plan" else found.plan
@@ -83,3 +99,11 @@ def run(options: argparse.Namespace) -> int:
 
 def indices(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
+
+
+def rate(text: str) -> float:
+    """GB/s as bytes a second."""
+    value = float(text) * 1e9
+    if not 0 < value < float("inf"):
+        raise ValueError(text)
+    return value

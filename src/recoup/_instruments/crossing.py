@@ -17,7 +17,7 @@ from recoup._program import Program
 from recoup._scopes import region_of, under
 from recoup._trace import to_program
 
-_KINDS = {"computed": 0, "argument": 1, "constant": 2}
+_KINDS = {"computed": 0, "offloaded": 1, "argument": 2, "constant": 3}
 # Operations whose result has the elements of their only operand; barriers, of each of their operands.
 _SAME = frozenset({
     "copy", "copy_p", "expand_dims", "name", "recoup_keep", "reshape", "squeeze", "stop_gradient",
@@ -33,7 +33,8 @@ class Residual:
     Attributes:
       bytes: its size; over all iterations inside a loop.
       value: shape and dtype, such as "f32[8,128]"; of one iteration inside a loop.
-      kind: "computed", "argument" or "constant" (an array that the function closes over).
+      kind: "computed", "offloaded" (computed, and waiting in the host's memory), "argument" or "constant" (an
+        array that the function closes over).
       op: the operation that made it; source: the user's line; scope: the name stack; name: the argument, a
         name given to it, or "carry" for a loop's carry.
       needed_by: the first backward operation that reads it, and `needed_by_source`, its line.
@@ -178,8 +179,11 @@ class _Search:
             return replace(found, kind="argument" if v in program.inputs else "constant")
         op = program.ops[value.producer]
         position = op.writes.index(v)
-        made = program.maker(v)
+        moved = _compat.on_host(self.vars[v].aval) and op.name == "device_put"
+        made = program.maker(op.reads[0] if moved and program.values[op.reads[0]].producer >= 0 else v)
         found = replace(found, op=made.name, source=made.source, scope=op.scope)
+        if moved:
+            return replace(found, kind="offloaded")
         if op.name != "scan":
             same = self.origin(self.vars[v])
             duplicate = (-1, same) in seen or (same in self._given and same is not self.vars[v])

@@ -67,6 +67,7 @@ class Graph:
         self.merges_constants = False  # whether x * 2.0 * 3.0 becomes x * 6.0
         self.sunk: set[Node] = set()  # transposes that arithmetic has moved below
         self.moved: set[Node] = set()  # whose reshapes arithmetic has moved away
+        self.host_apart = False  # whether host memory is another than the device's
         self.entry = False  # whether it is the program itself, not a loop's body or a branch
         self.eqn = -1  # the top-level equation now being lowered
         self.called = False  # whether it is in a function that the program calls

@@ -236,7 +236,7 @@ def _convert(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     return [rules.convert(low.g, x, dtype)]
 
 
-@rule("copy", "copy_p", "stop_gradient", "name", "recoup_keep", "recoup_diagnostic", "device_put",
+@rule("copy", "copy_p", "stop_gradient", "name", "recoup_keep", "recoup_diagnostic",
       "sharding_constraint", "pvary",
       "layout_constraint",
       "reshard", "mesh_cast", "random_wrap",

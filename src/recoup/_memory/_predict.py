@@ -14,7 +14,17 @@ import numpy as np
 
 from recoup import _compat
 from recoup._collector import paused
-from recoup._memory import _bounded, _collectives, _control, _math, _ordering, _random, _shapes, _special
+from recoup._memory import (
+    _bounded,
+    _collectives,
+    _control,
+    _host,
+    _math,
+    _ordering,
+    _random,
+    _shapes,
+    _special,
+)
 from recoup._memory._allocate import Arena, allocate
 from recoup._memory._copies import definer, insert_copies, passed
 from recoup._memory._dead import drop_dead
@@ -31,7 +41,7 @@ from recoup._memory._schedule import breadth_first
 from recoup._memory._tables import HOIST_DOUBT, HOIST_SHARE, HOIST_VISITS, SLACK, Tables, tables
 
 # They register their rules.
-_LOADED = (_bounded, _collectives, _control, _math, _ordering, _random, _shapes, _special)
+_LOADED = (_bounded, _collectives, _control, _host, _math, _ordering, _random, _shapes, _special)
 # What is not known, and how it may be taken otherwise: ties in the schedule, the places of equal buffers.
 LIKELY, REVERSED = (False, ""), (True, "")
 EQUALS = ((False, "backwards"), (False, "short"))
@@ -43,11 +53,13 @@ def _aval_bytes(aval: Any) -> int:
     return int(np.prod(shape, dtype=np.int64)) * ITEM_BYTES.get(dtype, 1)
 
 
-def _lower(jaxpr: Any, *, barriers_hold: bool, reached: Sequence[bool] = ()) -> Lowering:
+def _lower(
+    jaxpr: Any, *, barriers_hold: bool, reached: Sequence[bool] = (), host_apart: bool = False
+) -> Lowering:
     """The program as a small graph. `reached`: see `Hoisting`."""
     inner, consts = _compat.open_jaxpr(jaxpr)
     g = Graph()
-    g.entry = True
+    g.entry, g.host_apart = True, host_apart
     t = tables(_compat.JAX_VERSION)
     g.native_half, g.merges_constants = t.native_half, t.merges_constants
     lowering = Lowering(g, {}, {}, barriers_hold=barriers_hold, hoisting=Hoisting(reached))
@@ -59,13 +71,14 @@ def _lower(jaxpr: Any, *, barriers_hold: bool, reached: Sequence[bool] = ()) -> 
     return lowering
 
 
-def _lowered(jaxpr: Any, *, barriers_hold: bool) -> list[Lowering]:
+def _lowered(jaxpr: Any, *, barriers_hold: bool, host_apart: bool = False) -> list[Lowering]:
     """The program, first as it most likely is, then if the hoisting of loops goes less or more far."""
-    whole = _lower(jaxpr, barriers_hold=barriers_hold)
+    lower = functools.partial(_lower, jaxpr, barriers_hold=barriers_hold, host_apart=host_apart)
+    whole = lower()
     count = max(HOIST_VISITS, len(_compat.open_jaxpr(jaxpr)[0].eqns) // HOIST_SHARE)
     limits = [count, round(count * (1 - HOIST_DOUBT)), round(count * (1 + HOIST_DOUBT))]
     ways = dict.fromkeys([whole.hoisting.within(whole.loops, limit) for limit in limits])
-    return [whole if all(w) else _lower(jaxpr, barriers_hold=barriers_hold, reached=w) for w in ways]
+    return [whole if all(w) else lower(reached=w) for w in ways]
 
 
 def _optimize(g: Graph, t: Tables) -> None:
@@ -124,6 +137,7 @@ def predict(
     donated: Sequence[bool] = (),
     backend: str = "cpu",
     barriers_hold: bool = True,
+    host_apart: bool = False,
     orders: int = 2,
 ) -> Prediction:
     """Predicts the compiled memory of a program from its jaxpr, without compiling.
@@ -133,6 +147,7 @@ def predict(
       donated: for each input, whether it is donated.
       backend: the platform; only "cpu" is verified against its compiler.
       barriers_hold: whether barriers survive the compiler's common-subexpression elimination.
+      host_apart: whether what is moved to host memory takes nothing on the device. On a CPU it does.
       orders: how many orders of simultaneously ready operations to try, of two; the interval spans them. With
         branches or loops of unknown length in the program two ways more are tried to place equal buffers.
 
@@ -140,7 +155,7 @@ def predict(
       The prediction, all sizes in bytes.
     """
     inner, _ = _compat.open_jaxpr(jaxpr)
-    lowering, *others = _lowered(jaxpr, barriers_hold=barriers_hold)
+    lowering, *others = _lowered(jaxpr, barriers_hold=barriers_hold, host_apart=host_apart)
     if backend != "cpu":
         lowering.opaque[f"backend {backend} (rules unverified)"] = None
     # what no result depends on is not passed to the compiled program at all
@@ -201,7 +216,14 @@ def buffers(jaxpr: Any) -> list[tuple[bool, ...]]:
             written.add(id(node.fused.root))
         elif node.op == "library":
             written.add(id(node.attrs[2]))
-    return [tuple([id(definer(x)) in written for x in outs]) for outs in lowering.values]
+    return [tuple([_read(x) and id(definer(x)) in written for x in outs]) for outs in lowering.values]
+
+
+def _read(node: Node) -> bool:
+    """Whether a barrier passes this value on: what nobody reads has left it."""
+    while node.op in ("reshape", "transpose"):
+        node = node.operands[0]
+    return node.op != "gte" or node.operands[0].op != "barrier" or bool(node.users)
 
 
 def _name(node: Node) -> str:

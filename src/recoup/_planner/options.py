@@ -21,7 +21,7 @@ from recoup._planner.assign import LOCAL, RESTART, assign
 from recoup._planner.layout import Layout, Zones
 from recoup._planner.machine import execute
 from recoup._planner.mincut import sweep
-from recoup._program import Program
+from recoup._program import OFFLOAD, Program
 
 _BINS = 512
 
@@ -70,7 +70,9 @@ def choices(program: Program, plan: Layout, zones: Zones, limit: int = 16) -> Ch
     """Sweeps prices and evaluates each cut as a whole."""
     last = max(plan.epoch, default=0)
     recomputable = [
-        op.pure and plan.epoch[i] < last and not any(v in zones.boundary for v in op.writes)
+        op.pure
+        and plan.epoch[i] < last
+        and (op.name == OFFLOAD or not any(v in zones.boundary for v in op.writes))
         for i, op in enumerate(program.ops)
     ]
     zone_epoch = [0] * zones.count

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from recoup._plan import Plan
 
 BOUND = "counted from the program"
-_NOT_SHOWN = frozenset(["instrument", *_signature.KINDS])
+_NOT_SHOWN = frozenset(["instrument", "host memory", *_signature.KINDS])
 _DEFAULT = "memory model (predicted)"
 
 
@@ -30,6 +30,10 @@ def plan_picture(plan: "Plan") -> Picture:
     if plan.gathers:
         how = "counted from the jaxpr, for each device"
         figures.append(Figure("Gathered again", plan.gathered_bytes, "bytes", how, "counted"))
+    if plan.offloaded_bytes:
+        figures.append(
+            Figure("Offloaded", plan.offloaded_bytes, "bytes", "counted from the program", "counted")
+        )
     if plan.changes_nothing:
         headline = f"Fits as it is: {format_bytes(plan.peak_bytes)} predicted. Nothing is recomputed."
     else:
@@ -38,6 +42,11 @@ def plan_picture(plan: "Plan") -> Picture:
             f"the {format_bytes(plan.unplanned_bytes)} that the step takes as it is, "
             f"for {format_percent(plan.overhead, signed=True)} floating-point operations."
         )
+    notes: tuple[str, ...] = ()
+    if plan.region_names:
+        notes += (regions_note(plan.region_names, plan.regions),)
+    if plan.host:
+        notes += (f"Host memory: {plan.host}.",)
     return Picture(
         title="Plan",
         headline=headline,
@@ -47,7 +56,7 @@ def plan_picture(plan: "Plan") -> Picture:
         bound=plan.bound,
         flops=plan.flops,
         decisions=tuple(asdict(d) | {"region": d.region} for d in plan.decisions),
-        notes=(regions_note(plan.region_names, plan.regions),) if plan.region_names else (),
+        notes=notes,
         made_with={key: value for key, value in plan.made_with.items() if key not in _NOT_SHOWN},
     )
 

@@ -34,6 +34,8 @@ def residuals_picture(data: dict[str, Any]) -> Picture:
     total, given = int(data["total_bytes"]), int(data["argument_bytes"])
     computed = sum(item["kind"] == "computed" for item in data["items"])
     instrument = str(data["instrument"])
+    moved = int(data.get("offloaded_bytes", 0))
+    offloaded = (Figure("Offloaded", moved, "bytes", instrument, "counted"),) if moved else ()
     return Picture(
         title="Residuals",
         headline=f"{format_bytes(total)} in {computed} computed values wait from the forward pass for the "
@@ -41,6 +43,7 @@ def residuals_picture(data: dict[str, Any]) -> Picture:
         figures=(
             Figure("Kept", total, "bytes", instrument, "counted"),
             Figure("Values", computed, "values", instrument, "counted"),
+            *offloaded,
             Figure("Arguments and constants read", given, "bytes", instrument, "counted"),
         ),
         residuals=tuple(data["items"]),

@@ -93,6 +93,7 @@ function explained(d) {
   const from = d.source ? [" at ", line(d.source)] : "", use = d.use ? [" ", h("b", {}, d.use), d.use_source ? [" at ", line(d.use_source)] : ""] : " a later use";
   const what = [h("span", { class: "mono" }, d.value), d.name ? ` “${d.name}”` : "", " from ", h("b", {}, d.op), d.region ? [" in region ", h("b", {}, d.region)] : "", from];
   const scope = /^[()/]*(transpose|jvp|[()/])*$/.test(d.scope) ? "" : h("div", { class: "mono" }, d.scope);
+  if (d.action === "offload") return h("div", {}, what, " is moved to the host's memory and fetched back for", use, `. ${bytes(d.bytes)} each way, none on the device in between; not measured for speed.`, scope);
   if (d.action !== "recompute") return h("div", {}, what, ` is ${WORDS[d.action] || d.action} for`, use, d.bytes ? `. It holds ${bytes(d.bytes)}${d.count > 1 ? ` in ${count(d.count)} values` : ""}.` : ".", scope);
   return h("div", {}, what, " is computed again for", use, d.count > 1 ? `, ${plural(d.count, "time")}. ` : ". ",
     d.recipe.length ? ["Recipe: ", h("span", { class: "mono" }, d.recipe.join(" ← ")), d.inputs.length ? [", from ", h("span", { class: "mono" }, d.inputs.join(", "))] : "", ". "] : "",
@@ -101,7 +102,8 @@ function explained(d) {
 
 function decisions() {
   const rows = grouped(data.decisions, ["action", "value", "name", "op", "region", "source", "use", "use_source", "recipe"], ["bytes", "flops"]);
-  const saved = rows.filter((d) => d.action === "recompute").reduce((sum, d) => sum + d.bytes, 0), kept = rows.filter((d) => d.action === "keep").reduce((sum, d) => sum + d.bytes, 0);
+  const total = (action) => rows.filter((d) => d.action === action).reduce((sum, d) => sum + d.bytes, 0);
+  const saved = total("recompute"), kept = total("keep"), moved = total("offload");
   const columns = [
     { name: "Decision", class: "tight", sort: (d) => d.action, cell: (d) => h("span", { class: "tag" }, swatch({ color: ACTIONS[d.action] || "--other", hatched: d.action === "recompute" }), WORDS[d.action] || d.action) },
     { name: "Bytes", num: true, sort: (d) => d.bytes, cell: (d) => (d.bytes ? bytes(d.bytes) : "—") },
@@ -116,8 +118,8 @@ function decisions() {
   let action = null;
   const filter = h("input", { class: "filter", type: "search", placeholder: "Filter: line, operation, layer", "aria-label": "Filter decisions", oninput: again });
   function again() { table.filter(filter.value, action && ((d) => d.action === action)); }
-  section("Decisions", `Values that wait for a late use: ${bytes(kept)} kept, ${bytes(saved)} computed again. Bytes and costs are counted from the program; over all iterations inside loops. Open a row for its recipe.`,
-    h("div", { class: "bar" }, segments("Show", [[null, "All"], ["recompute", "Recomputed"], ["keep", "Kept"]], null, (value) => { action = value; again(); }), filter), table.element);
+  section("Decisions", `Values that wait for a late use: ${bytes(kept)} kept, ${bytes(saved)} computed again${moved ? `, ${bytes(moved)} offloaded to the host` : ""}. Bytes and costs are counted from the program; over all iterations inside loops. Open a row for its recipe.`,
+    h("div", { class: "bar" }, segments("Show", [[null, "All"], ["recompute", "Recomputed"], ...(moved ? [["offload", "Offloaded"]] : []), ["keep", "Kept"]], null, (value) => { action = value; again(); }), filter), table.element);
 }
 
 function residuals() {
