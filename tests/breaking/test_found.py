@@ -97,3 +97,20 @@ def test_two_loops_cut_into_segments_with_rows_of_their_own() -> None:
     assert all(trade.segment for trade in fitted.plan.loops) and len(fitted.plan.loops) == 2
     again = recoup.fit(step, weights, plan=fitted.plan, budget=fitted.plan.budget_bytes)
     assert recoup.check(step, again, weights)
+
+
+def test_parts_of_a_step_between_which_nothing_waits() -> None:
+    """Every value was read by the next operation only, so the last part of the step had no window of its own:
+    what it recomputes came before what it was first computed by."""
+
+    def loss(x: Any, n: Any) -> Any:
+        again = lambda c: (c[0] + 1, jnp.expm1(c[1] / 4))
+        y = jax.lax.stop_gradient(jnp.sort(x, axis=1))
+        y = jax.lax.while_loop(lambda c: c[0] < n, again, (0, y))[1]
+        return jnp.mean(y**2)
+
+    def step(x: Any, n: Any) -> Any:
+        value, grad = jax.value_and_grad(loss)(x, n)
+        return value, x - 0.1 * grad
+
+    fits(step, X[:64, :64], jnp.int32(3), share=1.0)

@@ -153,10 +153,11 @@ def _windows(program: Program, epoch: Sequence[int]) -> tuple[tuple[int, ...], t
     window, trigger, current = [], [-1], 0
     opened = -1
     newest = -1  # the newest value that is read later: it opens the first window of a late epoch
+    recent = -1  # or, where each is read right away only, the newest of all: an epoch always has a window
     for i, op in enumerate(ops):
         if epoch[i] > 0:
             if i and epoch[i] != epoch[i - 1]:
-                opened = newest
+                opened = newest if newest >= 0 else recent
             if opened >= 0:
                 current += 1
                 trigger.append(opened)
@@ -164,8 +165,10 @@ def _windows(program: Program, epoch: Sequence[int]) -> tuple[tuple[int, ...], t
             if op.heavy and leads[i]:
                 opened = max(op.writes, key=lambda v: (bool(program.readers[v]), program.values[v].bytes))
         window.append(current)
-        if any(program.readers[v] and program.readers[v][-1] > i + 1 for v in op.writes):
-            newest = next(v for v in op.writes if program.readers[v])
+        read = [v for v in op.writes if program.readers[v]]
+        recent = read[0] if read else recent
+        if any(program.readers[v][-1] > i + 1 for v in read):
+            newest = read[0]
     return tuple(window), tuple(trigger)
 
 
