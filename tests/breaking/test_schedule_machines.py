@@ -186,6 +186,9 @@ def test_temporaries_in_the_memory_of_results() -> None:
     assert alone.live_bytes == (100, 103, 106, 199, 196, 196)
     # value 5 has room for value 1, then, when both wait, for one of the two
     assert execute_step(program(spec, [5, 6]), range(6)).live_bytes == (0, 3, 6, 99, 96, 96)
+    # three results' memory for three temporaries of two sizes
+    three = program([([0], 100), ([1], 90), ([2], 90), ([1, 2, 3], 100), ([4], 100), ([5], 100)], [4, 5, 6])
+    assert execute_step(three, range(6)).live_bytes[:3] == (0, 0, 0)
     # in the memory of a donated argument nothing else is put
     spec[4] = ([4], 64)
     made = program(spec, [5, 6], frozenset([0]))
