@@ -8,11 +8,12 @@ register, spilled to memory and loaded back, or computed again, and instructions
 - the budget is the number of registers (an instruction reads its operands while it writes its result);
 - `Offload` is the spill: storing a value once and loading it back each time have their costs in cycles.
 
-    python examples/registers.py
+    python examples/registers.py             # prints one screen, writes registers.png (with recoup[examples])
     python examples/registers.py --registers 4 --given
 """
 
 import argparse
+import importlib.util
 from dataclasses import dataclass
 
 from recoup import Graph, InfeasibleError, Offload, solve
@@ -80,14 +81,18 @@ def main() -> int:
     )
     parser.add_argument("--registers", type=int, help="one count only (default: from plenty to too few)")
     parser.add_argument("--given", action="store_true", help="keep the order of the instructions")
+    parser.add_argument("--picture", default="registers.png")
     options = parser.parse_args()
     graph = to_graph(PROGRAM)
     offload = Offload([STORE] * len(graph), [RELOAD] * len(graph))
     order = "given" if options.given else "free"
+    spilling: list[tuple[int, float]] = []
+    without: list[tuple[int, float]] = []
     for registers in [options.registers] if options.registers else [8, 7, 6, 5, 4, 3, 2]:
         try:
             kept = solve(graph, registers, order=order, moves=400_000)
             price = f"{kept.cost:.0f} cycles"
+            without.append((registers, kept.cost))
         except InfeasibleError:
             price = "not found"
         try:
@@ -95,13 +100,31 @@ def main() -> int:
         except InfeasibleError as error:
             print(f"{registers} registers: {error}")
             continue
+        spilling.append((registers, found.cost))
         print(
             f"{registers} registers: {found.cost:.0f} cycles of at least {found.lower_bound:.0f}"
             f" (one pass {graph.total_cost:.0f}; without spills {price})"
         )
     print("\nthe last one:")
     print("\n".join(f"    {line}" for line in listing(PROGRAM, found.order.tolist())))
+    if importlib.util.find_spec("matplotlib"):
+        draw_picture(options.picture, {"with spills": spilling, "computed again only": without})
     return 0
+
+
+def draw_picture(path: str, curves: dict[str, list[tuple[int, float]]]) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    for label, points in curves.items():
+        axes.plot(*zip(*points, strict=True), "o-", label=label)
+    axes.set(xlabel="registers", ylabel="cycles")
+    axes.legend()
+    figure.savefig(path)
+    print(f"wrote {path}")
 
 
 if __name__ == "__main__":

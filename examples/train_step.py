@@ -1,5 +1,6 @@
-"""A training step in plain JAX, as a target for the command line.
+"""A training step in plain JAX, as a target for the command line, or fitted here.
 
+python examples/train_step.py             # prints one screen, writes train_step.html
 recoup residuals examples/train_step.py:make
 recoup plan examples/train_step.py:make --budget 60%
 recoup fit examples/train_step.py:make --budget 60%
@@ -36,3 +37,18 @@ def make():
 
     params = [{"w1": array(WIDTH, HIDDEN), "w2": array(HIDDEN, WIDTH)} for _ in range(BLOCKS)]
     return train_step, (params, array(BATCH, WIDTH), array(BATCH, WIDTH))
+
+
+def main():
+    import recoup
+
+    step, args = make()
+    fitted = recoup.fit(step, *args, budget="60%")
+    print(fitted.plan)
+    print(f"\n{fitted}")
+    fitted.report("train_step.html", force=True)
+    print("wrote train_step.html: memory over the step, every decision, who occupies the compiled arena")
+
+
+if __name__ == "__main__":
+    main()
