@@ -12,6 +12,7 @@ import pytest
 
 import recoup
 from recoup import _compat, _host, _memory
+from recoup._cli import build_parser
 from recoup._compiling import trace_step
 from recoup._ladder import build
 from recoup._offload import offers, stored
@@ -240,6 +241,22 @@ class TestMachine:
         verify(traced.flat, first.flat, NEVER_REPEATED)
         before = _memory.predict(traced.flat.closed()).estimate
         assert _memory.predict(first.flat.closed()).estimate == before
+
+
+class TestCommand:
+    @pytest.mark.parametrize(
+        ("given", "want"), [([], False), (["--offload"], True), (["--offload", "25"], 25e9)]
+    )
+    def test_a_rate_in_gigabytes_a_second(self, given: list[str], want: object) -> None:
+        for command in ("plan", "fit"):
+            options = build_parser().parse_args([command, "file.py:make", "--budget", "1GiB", *given])
+            assert options.offload == want and type(options.offload) is type(want)
+
+    @pytest.mark.parametrize("rate", ["0", "-1", "fast", "inf"])
+    def test_no_rate(self, rate: str, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            build_parser().parse_args(["plan", "file.py:make", "--budget", "1GiB", "--offload", rate])
+        assert "--offload" in capsys.readouterr().err
 
 
 class TestRefusals:
