@@ -60,6 +60,8 @@ class Roofline:
       random_words: 32-bit words of random bits a second.
       host_bytes: bytes a second between the device's memory and the host's, the slower way. (On a CPU these
         are one memory, and it is the rate of a copy.)
+      link_bytes: bytes a second that each of several devices receives in a gather; None where there is one
+        device: then a tenth of the memory's rate is assumed.
     """
 
     device: str
@@ -70,6 +72,7 @@ class Roofline:
     transcendentals: float
     random_words: float
     host_bytes: float
+    link_bytes: float | None = None
 
     def seconds(self, eqn: Any, fused: bool = False) -> float:
         """Predicted seconds of one equation (of a loop: of all its iterations).
@@ -91,6 +94,8 @@ class Roofline:
         if not fused:
             moved += sum(_compat.aval_bytes(v.aval) for v in eqn.invars)
         memory = (FUSED_SHARE if fused else 1.0) * moved / self.memory_bytes
+        if name in _cost.GATHERS:
+            return memory + _cost.gathered_bytes(eqn) / (self.link_bytes or self.memory_bytes / 10)
         if name == "conv_general_dilated":
             return max(_cost.eqn_flops(eqn) / self.convolution_flops, memory)
         elements = sum(math.prod(getattr(v.aval, "shape", ())) for v in eqn.outvars)
@@ -117,6 +122,8 @@ class Roofline:
             ["random bits", f"{self.random_words / 1e9:.4g}", "G words/s"],
             ["to the host and back", f"{self.host_bytes / 1e9:.4g}", "GB/s each way"],
         ]
+        if self.link_bytes is not None:
+            rows.append(["between devices", f"{self.link_bytes / 1e9:.4g}", "GB/s"])
         title = f"{self.device}, JAX {self.jax} (timed on large float32 arrays)"
         return "\n".join([heading(title), table(["", "", ""], rows, right=(1,))])
 
@@ -184,6 +191,7 @@ def _read(path: Path) -> Roofline:
         raise ValueError("a damaged calibration, or one of another format")
     found = Roofline(**data)
     rates = [getattr(found, f.name) for f in fields(found) if f.type is float]
+    rates += [] if found.link_bytes is None else [found.link_bytes]
     if not all(isinstance(rate, float) and math.isfinite(rate) and rate > 0 for rate in rates):
         raise ValueError("a calibration with a rate that is not positive")
     return found
@@ -204,6 +212,7 @@ def _measure(device: "jax.Device") -> Roofline:
     import jax
     import jax.numpy as jnp
     from jax import lax
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
     def ones(*shape: int) -> Any:
         return jax.device_put(jnp.full(shape, 0.5, jnp.float32), device)
@@ -238,12 +247,30 @@ def _measure(device: "jax.Device") -> Roofline:
 
         return probe
 
+    devices = jax.local_devices()
+
+    def gather(scale: int) -> tuple[float, float]:
+        mesh = jax.make_mesh((len(devices),), ("all",), devices=devices, axis_types=(AxisType.Auto,))
+        parts = NamedSharding(mesh, PartitionSpec("all"))
+        x = jax.device_put(jnp.full((len(devices), (1 << 20) * scale), 0.5, jnp.float32), parts)
+        whole = jax.jit(lambda x: x + 1, out_shardings=NamedSharding(mesh, PartitionSpec()))
+        return x.nbytes - x.nbytes / len(devices), _seconds(whole, x)
+
     products, convolutions, memory, functions, words = map(_rate, (product, convolution, moving, tanh, draws))
     host = min(map(_rate, (link(True), link(False))))
     # a transcendental moves its bytes too: only what it takes beyond that counts
     beyond = max(1 / functions - 8 / memory, 0.05 / functions)
+    exchanged = _rate(gather) if len(devices) > 1 else None
     return Roofline(
-        device.device_kind, jax.__version__, products, convolutions, memory, 1 / beyond, words, host
+        device.device_kind,
+        jax.__version__,
+        products,
+        convolutions,
+        memory,
+        1 / beyond,
+        words,
+        host,
+        exchanged,
     )
 
 
