@@ -11,7 +11,6 @@ import pytest
 
 from recoup import _compat
 from recoup._memory import predict
-from recoup._memory._hoisting import Hoisting
 from recoup._memory._tables import tables
 
 from .programs import array, compiled
@@ -238,19 +237,18 @@ def test_a_scatter_to_one_place():
     assert not re.search(r"wrapped_scatter| scatter\(", entry_of(one_place, *args))
 
 
-def test_hoisting_looks_at_so_many_instructions():
-    """Loops inside others come first; what is beyond is not looked at."""
-    hoisting, program, inner = Hoisting(), [], []
-    hoisting.made(inner, 300)  # in the body of the next
-    hoisting.made(program, 500, [inner])
-    hoisting.made(program, 400)
-    assert hoisting.within(program, 1201) == (True, True, True)
-    assert hoisting.within(program, 1000) == (True, True, False)
-    assert hoisting.within(program, 700) == (True, False, False)
-    again = Hoisting((True, False))
-    assert again.reaches()
-    again.made([], 1)
-    assert not again.reaches()
+def test_a_draw_in_two_loops():
+    """The compiler moves it out of the inner loop, and may or may not move it on: the interval takes both."""
+
+    def step(x, key, n):
+        def inner(i, c):
+            return jnp.tanh(c) * jax.random.uniform(key, c.shape)
+
+        return lax.fori_loop(0, n, lambda i, c: lax.fori_loop(0, i, inner, c) * 2, x)
+
+    args = (rows, array(2, dtype=jnp.uint32), array(dtype=jnp.int32))
+    got, true = predict(jax.make_jaxpr(step)(*args)), compiled(step, *args).temp_size_in_bytes
+    assert got.low.temporaries_bytes - 4096 <= true <= got.high.temporaries_bytes + 4096
 
 
 def test_merged_constants():

@@ -6,7 +6,6 @@ each stacked output, started as zeros and updated in place. `while` attrs are th
 unknown).
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from recoup import _compat
@@ -14,8 +13,6 @@ from recoup._memory import _rules as rules
 from recoup._memory._graph import Graph, Node
 from recoup._memory._lower import Lowering, full_shape, rule, squeeze
 from recoup._memory._shapes import strip
-
-AROUND_BODY = 2  # instructions beside a body's own: the tuples that it takes and returns
 
 
 def loop(low: Lowering, inits: list[Node], body: Graph, trips: int, *others: Graph) -> list[Node]:
@@ -25,7 +22,6 @@ def loop(low: Lowering, inits: list[Node], body: Graph, trips: int, *others: Gra
     if body.effects:
         low.g.effects.append(node)
     same = [out is param for out, param in zip(body.outputs, body.params, strict=True)]
-    low.g.instructions += AROUND_BODY + len(same) - sum(same)
     return [x if same[i] else low.g.new("gte", x.shape, x.dtype, (node,), i) for i, x in enumerate(inits)]
 
 
@@ -88,7 +84,7 @@ def _scan(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     ]
     step = g.add("add", (), "int32", (i, g.constant(1, "int32")))
     g.outputs = [step, *p_consts, *new_carries, *p_stacked, *new_accs]
-    _hoist(low, inits, child)
+    _hoist(low, inits, g)
     result = loop(low, inits, g, length)
     first = 1 + nc + nk + len(stacked)
     return [*result[1 + nc : 1 + nc + nk], *result[first : first + len(accs)]]
@@ -153,7 +149,7 @@ def _unrolled(low: Lowering, eqn: Any, xs: list[Node], parts: Any, unroll: int) 
         ]
         step = g.add("add", (), "int32", (i, g.constant(1, "int32")))
         g.outputs = [step, *p_consts, *new, *p_rows, *updated]
-        _hoist(low, inits, child)
+        _hoist(low, inits, g)
         result = loop(low, inits, g, trips)
         carries = result[1 + nc : 1 + nc + nk]
         first = 1 + nc + nk + len(stacked)
@@ -178,16 +174,8 @@ _CHEAP = frozenset(
 )
 
 
-def _hoist(low: Lowering, inits: list[Node], child: Lowering, *others: Lowering) -> None:
+def _hoist(low: Lowering, inits: list[Node], body: Graph, *others: Graph) -> None:
     """Moves out of the loop what does not change in it, as new values that the loop hands through."""
-    body = child.g
-    if low.hoisting.reaches():
-        _move_out(low, inits, body, [x.g for x in others])
-    inside = [x.loops for x in (child, *others)]
-    low.hoisting.made(low.loops, body.instructions + len(body.params) + AROUND_BODY, inside)
-
-
-def _move_out(low: Lowering, inits: list[Node], body: Graph, others: Sequence[Graph]) -> None:
     outside: dict[Node, Node] = {}
     for param, init, out in zip(body.params, inits, body.outputs, strict=True):
         if out is param:
@@ -198,7 +186,7 @@ def _move_out(low: Lowering, inits: list[Node], body: Graph, others: Sequence[Gr
     for node in body.nodes:
         if node.op in ("parameter", "barrier", "opaque", "custom-call") or not node.operands:
             continue
-        if node in effects:
+        if node in effects or (not low.far and node in body.brought):
             continue
         if all(x in outside or x in movable or x.op in ("constant", "iota") for x in node.operands):
             movable.add(node)
@@ -214,7 +202,10 @@ def _move_out(low: Lowering, inits: list[Node], body: Graph, others: Sequence[Gr
             made = build(node.op, node.shape, node.dtype, operands, node.attrs)
             made.bodies = node.bodies
             outside[node] = made
-            low.g.instructions += 1
+            if node.bodies:
+                low.g.brought.add(made)
+                if node in body.brought:
+                    low.onward.append(made)
         return made
 
     needed = set(body.outputs)
@@ -227,7 +218,6 @@ def _move_out(low: Lowering, inits: list[Node], body: Graph, others: Sequence[Gr
             for g in others:
                 g.param(node.shape, node.dtype)
             node.op, node.operands, node.attrs = "parameter", [], len(body.params)
-            body.instructions -= 1
             body.params.append(node)
             body.outputs.append(node)
 
@@ -238,7 +228,7 @@ def _while(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
     n_cond, n_body = p["cond_nconsts"], p["body_nconsts"]
     cond_consts, body_consts, carries = xs[:n_cond], xs[n_cond : n_cond + n_body], xs[n_cond + n_body :]
     inits = [*cond_consts, *body_consts, *carries]
-    children = []
+    graphs = []
     for name, used in (("body_jaxpr", slice(n_cond, None)), ("cond_jaxpr", None)):
         inner, inner_consts = _compat.open_jaxpr(p[name])
         child = low.child(low.g.eqn)
@@ -246,10 +236,10 @@ def _while(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
         args = params[used] if used is not None else [*params[:n_cond], *params[n_cond + n_body :]]
         values = child.jaxpr(inner, [child.const(c) for c in inner_consts], args)
         child.g.outputs = [*params[: n_cond + n_body], *values] if used is not None else values
-        children.append(child)
+        graphs.append(child.g)
     count = len(inits)
-    _hoist(low, inits, *children)
-    return loop(low, inits, children[0].g, 0, children[1].g)[n_cond + n_body : count]
+    _hoist(low, inits, *graphs)
+    return loop(low, inits, graphs[0], 0, graphs[1])[n_cond + n_body : count]
 
 
 @rule("cond")
@@ -261,7 +251,6 @@ def _cond(low: Lowering, eqn: Any, xs: list[Node]) -> list[Node]:
         params = [child.g.param(x.shape, x.dtype) for x in xs[1:]]
         child.g.outputs = child.jaxpr(inner, [child.const(c) for c in inner_consts], params)
         node.bodies.append(child.g)
-        low.hoisting.order.extend(child.loops)
     if any(g.effects for g in node.bodies):
         low.g.effects.append(node)
     outs = [full_shape(v.aval) for v in eqn.outvars]

@@ -71,7 +71,7 @@ class Graph:
         self.entry = False  # whether it is the program itself, not a loop's body or a branch
         self.eqn = -1  # the top-level equation now being lowered
         self.called = False  # whether it is in a function that the program calls
-        self.instructions = 0  # about as many as the compiler has before it merges equal ones
+        self.brought: set[Node] = set()  # loops that were moved out of a loop into it
 
     def add(
         self, op: str, shape: Shape, dtype: str, operands: tuple[Node, ...] = (), attrs: Any = None

@@ -15,7 +15,6 @@ import numpy as np
 
 from recoup._memory import _rules as rules
 from recoup._memory._graph import ITEM_BYTES, Graph, Node, Shape
-from recoup._memory._hoisting import Hoisting
 
 Rule = Callable[["Lowering", Any, list[Node]], list[Node]]
 RULES: dict[str, Rule] = {}
@@ -78,11 +77,12 @@ class Lowering:
         constants: dict[int, int],
         *,
         barriers_hold: bool,
-        hoisting: Hoisting,
+        far: bool = True,
+        onward: list[Node] | None = None,
     ):
         self.g = graph
-        self.hoisting = hoisting
-        self.loops: list[int] = []  # those of this computation, by number
+        self.far = far  # whether loops that were moved out of a loop are moved on, out of loops around it
+        self.onward: list[Node] = [] if onward is None else onward  # those that were; all share it
         self.opaque = opaque  # what is not known, by name
         self.constants = constants  # bytes of the arrays closed over, each once
         self.barriers_hold = barriers_hold
@@ -95,9 +95,8 @@ class Lowering:
         graph.eqn = eqn
         graph.native_half = self.g.native_half
         graph.merges_constants = self.g.merges_constants
-        return Lowering(
-            graph, self.opaque, self.constants, barriers_hold=self.barriers_hold, hoisting=self.hoisting
-        )
+        hold, far = self.barriers_hold, self.far
+        return Lowering(graph, self.opaque, self.constants, barriers_hold=hold, far=far, onward=self.onward)
 
     def jaxpr(
         self, jaxpr: Any, consts: Sequence[Node], args: Sequence[Node], *, top: bool = False
@@ -112,8 +111,6 @@ class Lowering:
                 g.eqn = i
             operands = [self.literal(v) if hasattr(v, "val") else env[v] for v in eqn.invars]
             fun = rules_get(eqn.primitive.name)
-            if fun is not _call:
-                g.instructions += 1 + sum(1 for v in eqn.invars if hasattr(v, "val"))
             outs = fun(self, eqn, operands) if fun is not None else self.unknown(eqn, operands)
             env.update(zip(eqn.outvars, outs, strict=True))
             if fun is _call:

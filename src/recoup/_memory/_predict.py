@@ -31,14 +31,13 @@ from recoup._memory._dead import drop_dead
 from recoup._memory._fusion import fuse_loops
 from recoup._memory._graph import ITEM_BYTES, Graph, Node
 from recoup._memory._heap import heap_bytes
-from recoup._memory._hoisting import Hoisting
 from recoup._memory._late import simplify_late
 from recoup._memory._layout import assign_layouts
 from recoup._memory._library import fuse_library
 from recoup._memory._lower import Lowering, full_shape, squeeze
 from recoup._memory._results import Life, Live, MemoryBytes, Point, Prediction
 from recoup._memory._schedule import breadth_first
-from recoup._memory._tables import HOIST_DOUBT, HOIST_SHARE, HOIST_VISITS, SLACK, Tables, tables
+from recoup._memory._tables import SLACK, Tables, tables
 
 # They register their rules.
 _LOADED = (_bounded, _collectives, _control, _host, _math, _ordering, _random, _shapes, _special)
@@ -53,16 +52,14 @@ def _aval_bytes(aval: Any) -> int:
     return int(np.prod(shape, dtype=np.int64)) * ITEM_BYTES.get(dtype, 1)
 
 
-def _lower(
-    jaxpr: Any, *, barriers_hold: bool, reached: Sequence[bool] = (), host_apart: bool = False
-) -> Lowering:
-    """The program as a small graph. `reached`: see `Hoisting`."""
+def _lower(jaxpr: Any, *, barriers_hold: bool, far: bool = True, host_apart: bool = False) -> Lowering:
+    """The program as a small graph. `far`: see `Lowering`."""
     inner, consts = _compat.open_jaxpr(jaxpr)
     g = Graph()
     g.entry, g.host_apart = True, host_apart
     t = tables(_compat.JAX_VERSION)
     g.native_half, g.merges_constants = t.native_half, t.merges_constants
-    lowering = Lowering(g, {}, {}, barriers_hold=barriers_hold, hoisting=Hoisting(reached))
+    lowering = Lowering(g, {}, {}, barriers_hold=barriers_hold, far=far)
     params = []
     for v in inner.invars:
         shape, dtype = full_shape(v.aval)
@@ -72,13 +69,12 @@ def _lower(
 
 
 def _lowered(jaxpr: Any, *, barriers_hold: bool, host_apart: bool = False) -> list[Lowering]:
-    """The program, first as it most likely is, then if the hoisting of loops goes less or more far."""
+    """The program; and once more if a loop moved out of two loops: the compiler may leave it between them."""
     lower = functools.partial(_lower, jaxpr, barriers_hold=barriers_hold, host_apart=host_apart)
     whole = lower()
-    count = max(HOIST_VISITS, len(_compat.open_jaxpr(jaxpr)[0].eqns) // HOIST_SHARE)
-    limits = [count, round(count * (1 - HOIST_DOUBT)), round(count * (1 + HOIST_DOUBT))]
-    ways = dict.fromkeys([whole.hoisting.within(whole.loops, limit) for limit in limits])
-    return [whole if all(w) else lower(reached=w) for w in ways]
+    if not whole.onward:
+        return [whole]
+    return [whole, lower(far=False)]
 
 
 def _optimize(g: Graph, t: Tables) -> None:

@@ -19,7 +19,6 @@ from recoup._memory._lower import Lowering, full_shape, rule, squeeze
 
 WORD = "uint32"
 ROUNDS = 5
-BLOCK_INSTRUCTIONS = 62  # of the loop's body, in the compiler's form
 
 
 def _op(g: Graph, op: str, *args: Node, attrs: Any = None) -> Node:
@@ -52,7 +51,6 @@ def _cipher(low: Lowering, keys: tuple[Node, Node], words: tuple[Node, Node]) ->
         k2,
         k0,
     ]
-    low.hoisting.made(low.loops, BLOCK_INSTRUCTIONS)
     return loop(low, inits, body, ROUNDS)[1:3]
 
 

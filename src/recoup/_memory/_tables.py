@@ -40,15 +40,6 @@ SLACK = 0.01
 """What small buffers and gaps not modelled may add or take: both ends of the interval move by this share."""
 
 
-HOIST_VISITS = 1125
-"""Instructions of loops' bodies that hoisting looks at, at least. (The compiler's 1000, of bodies that become
-smaller from round to round; the model counts them as they are at first.)"""
-HOIST_SHARE = 5
-"""One instruction in so many equations of the program, where that is more. (One in ten instructions.)"""
-HOIST_DOUBT = 0.3
-"""By what share the count of those instructions may be wrong."""
-
-
 @dataclass(frozen=True)
 class Tables:
     """One compiler's numbers."""
