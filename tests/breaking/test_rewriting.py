@@ -12,15 +12,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
-from recoup._compat import Literal
+from recoup._compat import Literal, user_frame
 from recoup._inline import Flat
 from recoup._planner.layout import Layout
-from recoup._rewrite import RECOMPUTE_SCOPE, rewrite
+from recoup._rewrite import RECOMPUTE_SCOPE, SPREAD_BYTES, _Rewriter, rewrite
 from recoup._trace import NEVER_REPEATED, trace
 from recoup._verify import verify
 
@@ -147,6 +148,20 @@ def first(x: Any, w: Any) -> Any:
     return jnp.dot(m, w) + h
 
 
+def second(x: Any, w: Any) -> Any:
+    """The second result is."""
+    h = jnp.dot(jnp.dot(x, w), w)
+    m = jnp.dot(jnp.sin(x), w) * h
+    return jnp.dot(m, w) + h
+
+
+def spreads(x: Any, w: Any, b: Any) -> Any:
+    """An argument that is spread early and late."""
+    spread = lambda v, rows: lax.broadcast_in_dim(v, (rows, 32), (1,))
+    g = jnp.dot(jnp.dot(x, w) * spread(b, 64), w)
+    return jnp.dot(g, w * spread(b, 32))
+
+
 def vectors(x: Any, w: Any, b: Any) -> Any:
     """A vector that is spread late, and one that is spread early too."""
     spread = lambda v, rows: lax.broadcast_in_dim(v, (rows, 32), (1,))
@@ -164,7 +179,8 @@ def test_a_schedule_becomes(case: str) -> None:
     _, given, schedule, *expected = case.strip().splitlines()
     name, args, rest = re.fullmatch(r"(\w+)\((.*)\) (.*)", given).groups()
     numbers = {key: [int(n) for n in row.split()] for key, row in re.findall(r"(\w+) ([-\d ]+)", rest)}
-    fun = {f.__name__: f for f in (chain, waves, clipped, scaled, twice, pairs, first, vectors)}[name]
+    known = (chain, waves, clipped, scaled, twice, pairs, first, second, spreads, vectors)
+    fun = {f.__name__: f for f in known}[name]
     found = rewritten(
         fun,
         [ARRAYS[arg] for arg in args.split(", ")],
@@ -175,3 +191,24 @@ def test_a_schedule_becomes(case: str) -> None:
         numbers.get("epochs", ()),
     )
     assert found.splitlines() == expected
+
+
+def test_a_barrier_has_the_line_of_what_opens_it() -> None:
+    """Of the first operation, of a later one; an argument has none."""
+    traced = trace(chain, tuple(ARRAYS[name] for name in ("X", "W", "W")))
+    made = {v: user_frame(e) for e in traced.flat.eqns for v in e.outvars}
+    half = (0, 0, 0, 1, 1, 1)
+    for trigger in (0, 3, 5):
+        plan = Layout(half, half, frozenset(), frozenset([4, 5]), (), (), (-1, trigger))
+        ours = rewrite(traced.flat, traced.program, plan, [0, 1, 2, 2, 3, 4, 5])
+        (barrier,) = [e for e in ours.eqns if e.primitive.name == "recoup_barrier"]
+        opens = [*traced.flat.invars, *(v for e in traced.flat.eqns for v in e.outvars)][trigger]
+        assert user_frame(barrier) == made.get(opens)
+
+
+def test_how_large_an_operand_may_be_to_pass_for_its_broadcast() -> None:
+    for length, expands in ((SPREAD_BYTES // 4, True), (SPREAD_BYTES // 4 + 1, False), (8, True)):
+        spread = lambda v: lax.broadcast_in_dim(v, (2, *v.shape), (1,)) * 2.0
+        traced = trace(spread, (jax.ShapeDtypeStruct((length,), jnp.float32),))
+        plan = Layout((0, 1), (0, 1), frozenset(), frozenset(), (), (), (-1, 1))
+        assert _Rewriter(traced.flat, traced.program, plan)._expands(0, 0) == expands
