@@ -251,9 +251,10 @@ def _measure(device: "jax.Device") -> Roofline:
 
     def gather(scale: int) -> tuple[float, float]:
         mesh = jax.make_mesh((len(devices),), ("all",), devices=devices, axis_types=(AxisType.Auto,))
-        parts = NamedSharding(mesh, PartitionSpec("all"))
+        spec: Any = PartitionSpec
+        parts = NamedSharding(mesh, spec("all"))
         x = jax.device_put(jnp.full((len(devices), (1 << 20) * scale), 0.5, jnp.float32), parts)
-        whole = jax.jit(lambda x: x + 1, out_shardings=NamedSharding(mesh, PartitionSpec()))
+        whole = jax.jit(lambda x: x + 1, out_shardings=NamedSharding(mesh, spec()))
         return x.nbytes - x.nbytes / len(devices), _seconds(whole, x)
 
     products, convolutions, memory, functions, words = map(_rate, (product, convolution, moving, tanh, draws))

@@ -7,11 +7,6 @@ LAYERS = 6
 ROWS, WIDTH = 4096, 64
 FEW_ROWS, WIDE = 512, 128  # weights count beside activations
 
-WHOLE = ("data", "fsdp", "donated", "optimizer_state", "tensor", "data_and_tensor")
-MAPPED = (
-    "map_data", "map_unchecked", "map_fsdp", "map_fsdp_outside", "map_tensor", "map_scan",
-    "map_accumulate", "map_twice",
-)  # fmt: skip
 GATHERED = ("constrained", "map_gathered", "map_gathered_outside")
 
 
