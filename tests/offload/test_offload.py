@@ -35,7 +35,7 @@ SLOW = recoup.HostMemory(bytes_per_second=1e3, smallest_bytes=2**14)  # nothing 
 def step(w: Any, x: Any) -> Any:
     def loss(w: Any) -> Any:
         h = x
-        for i in range(BLOCKS):
+        for i in range(len(w)):
             h = h + jnp.tanh(jax.nn.gelu(h @ w[i, 0]) @ w[i, 1])
         return jnp.mean(h * h)
 
@@ -88,10 +88,10 @@ class TestPlans:
         assert data["moves"] and "pinned_host" in data["made_with"]["host memory"]
 
     def test_without_another_memory_nothing_moves_and_the_plan_says_so(self) -> None:
-        for offloading in (True, FAST):
-            fitted = recoup.fit(step, W, X, budget="70%", offload=offloading)
-            assert not fitted.plan.offloaded_bytes and "the host's memory is the device's" in str(fitted.plan)
-            assert fitted.memory.total_bytes <= fitted.plan.budget_bytes
+        assert _host.resolve(FAST, compiles=True) is None and _host.resolve(FAST, compiles=False) is FAST
+        fitted = recoup.fit(step, W[:3], X, budget="75%", offload=True)
+        assert not fitted.plan.offloaded_bytes and "the host's memory is the device's" in str(fitted.plan)
+        assert fitted.memory.total_bytes <= fitted.plan.budget_bytes
 
 
 class TestExecution:
@@ -112,15 +112,16 @@ class TestExecution:
         with pytest.raises(BudgetError, match=r"of it offloaded: here the host's memory is the device's"):
             recoup.fit(step, W, X, plan=plan)
 
-    def test_evaluated_one_by_one_values_lie_in_pinned_host(self, plan: recoup.Plan) -> None:
+    def test_evaluated_one_by_one_values_lie_in_pinned_host(self) -> None:
         """Eagerly each move is a transfer between JAX's memory kinds, which a CPU has too."""
-        fitted = recoup.fit(step, W, X, plan=plan, budget="100%")
-        closed = jax.make_jaxpr(fitted.fun)(W, X)
-        inner, consts = _compat.open_jaxpr(closed)
+        w = W[:2]
+        plan = recoup.plan(step, w, X, budget="70%", offload=FAST)
+        fitted = recoup.fit(step, w, X, plan=plan, budget=2**30)
+        inner, consts = _compat.open_jaxpr(jax.make_jaxpr(fitted.fun)(w, X))
         values = dict(zip(inner.constvars, consts, strict=True)) | dict(
-            zip(inner.invars, (W, X), strict=True)
+            zip(inner.invars, (w, X), strict=True)
         )
-        kinds = Counter()
+        kinds: Counter[str] = Counter()
         for eqn in inner.eqns:
             read = [v.val if isinstance(v, _compat.Literal) else values[v] for v in eqn.invars]
             out = _compat.bind_eqn(eqn, read)
@@ -128,8 +129,8 @@ class TestExecution:
             if _compat.is_memory_move(eqn):
                 kinds[out[0].sharding.memory_kind] += 1
         count = sum(d.action == "offload" for d in plan.decisions)
-        assert kinds["pinned_host"] == count and sum(kinds.values()) >= 2 * count
-        for v, want in zip(inner.outvars, jax.tree.leaves(step(W, X)), strict=True):
+        assert kinds["pinned_host"] == count > 0 and kinds["device"] >= count
+        for v, want in zip(inner.outvars, jax.tree.leaves(jax.jit(step)(w, X)), strict=True):
             assert np.allclose(values[v], want, atol=1e-6)
 
     @pytest.mark.parametrize("platform", ["cuda", "tpu"])
