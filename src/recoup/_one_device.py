@@ -20,6 +20,16 @@ from recoup._compat import DropVar, Literal, Var
 from recoup._inline import Flat, flatten
 from recoup._shards import BARRIERS, Shards, Spec, rank_of
 
+_ELEMENTWISE = frozenset(
+    [
+        "abs", "add", "add_any", "and", "atan2", "cbrt", "ceil", "clamp", "convert_element_type", "copy",
+        "copy_p", "cos", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "imag",
+        "integer_pow", "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min", "mul", "name", "ne",
+        "neg", "nextafter", "not", "one_minus_square", "or", "pow", "real", "recoup_keep", "reduce_precision",
+        "rem", "round", "rsqrt", "select_n", "sign", "sin", "sqrt", "square", "stop_gradient", "sub", "tan",
+        "tanh", "xor",
+    ]
+)  # fmt: skip
 _REDUCTIONS = frozenset(["reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"])
 
 
@@ -49,17 +59,11 @@ def _spec(partition: Any, rank: int) -> Spec:
 
 
 def _is_elementwise(eqn: Any) -> bool:
-    """One result, whose shape every operand has that is no scalar, and nothing inside."""
-    if eqn.primitive.name in ("sharding_constraint", "reshard") and rank_of(eqn.outvars[0]):
-        return False  # it moves an array between devices
-    if len(eqn.outvars) != 1 or eqn.effects or any(hasattr(p, "eqns") for p in eqn.params.values()):
-        return False
-    shape = getattr(eqn.outvars[0].aval, "shape", None)
+    """Elementwise, on arrays of one shape and scalars."""
+    shape = getattr(eqn.outvars[0].aval, "shape", None) if len(eqn.outvars) == 1 else None
     scalars = ((), shape)
-    moved = eqn.primitive.name.startswith(
-        ("cum", "rev", "sort", "dynamic", "gather", "scatter", "dot", "conv")
-    )
-    return bool(shape) and not moved and all(getattr(v.aval, "shape", None) in scalars for v in eqn.invars)
+    known = eqn.primitive.name in _ELEMENTWISE and bool(shape)
+    return known and all(getattr(v.aval, "shape", None) in scalars for v in eqn.invars)
 
 
 def _spreads_scalar(eqn: Any) -> bool:
@@ -111,6 +115,8 @@ class _Division:
         specs = self.specs
         ins = [v for v in eqn.invars if not isinstance(v, Literal)]
         outs = [v for v in eqn.outvars if not isinstance(v, DropVar)]
+        if not outs:
+            return
         if eqn.primitive.name in BARRIERS:
             for v, out in zip(eqn.invars, eqn.outvars, strict=True):
                 if v in specs and not isinstance(v, Literal):
@@ -151,6 +157,8 @@ class _Opening:
 
     def run(self) -> Flat | None:
         flat = self.flat
+        if self.context is None:  # there is nothing in them
+            return None
         constvars = tuple(self._local(v) for v in flat.constvars)
         invars = tuple(self._local(v) for v in flat.invars)
         for eqn in flat.eqns:

@@ -123,6 +123,11 @@ def _on_whole_arrays(weights: Any, x: Any) -> Any:
     return mapped(loss)([w @ w for w in weights], x)
 
 
+def _mixed_outside(weights: Any, x: Any) -> Any:
+    """Of the same shape, but no elementwise operation."""
+    return mapped(loss)([w.T for w in weights], x)
+
+
 def _two_meshes(weights: Any, x: Any) -> Any:
     return mapped(loss)(weights, x) + mapped(lambda x: lax.pmean(x.sum(), "rows"), P("rows"), mesh=OTHER)(x)
 
@@ -136,10 +141,25 @@ def _moved_between(weights: Any, x: Any) -> Any:
     return mapped(loss)(weights, x)
 
 
-@pytest.mark.parametrize("step", [_on_whole_arrays, _two_meshes, _partly_manual, _moved_between])
+@pytest.mark.parametrize(
+    "step", [_on_whole_arrays, _mixed_outside, _two_meshes, _partly_manual, _moved_between]
+)
 def test_other_steps_keep_it_as_one_operation(step: Callable[..., Any]) -> None:
     traced = trace(step, (WEIGHTS, ROWS))
     assert traced.flat.shards is None and "shard_map" in names(traced)
+
+
+def test_bodies_with_nothing_in_them_and_prints_outside() -> None:
+    def empty(weights: Any, x: Any) -> Any:
+        return mapped(lambda x: x, PARTS, PARTS)(x)
+
+    def printed(weights: Any, x: Any) -> Any:
+        value = mapped(loss)(weights, x)
+        jax.debug.print("{}", value)
+        return value
+
+    assert trace(empty, (WEIGHTS, ROWS)).flat.shards is None
+    assert trace(printed, (WEIGHTS, ROWS)).flat.shards is not None
 
 
 def test_an_optimizer_outside_works_on_parts() -> None:
