@@ -23,8 +23,8 @@ from recoup._shards import BARRIERS, Shards, Spec, rank_of
 _ELEMENTWISE = frozenset(
     [
         "abs", "add", "add_any", "and", "atan2", "cbrt", "ceil", "clamp", "convert_element_type", "copy",
-        "copy_p", "cos", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "imag",
-        "integer_pow", "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min", "mul", "name", "ne",
+        "copy_p", "cos", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt",
+        "imag", "integer_pow", "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min", "mul", "name", "ne",
         "neg", "nextafter", "not", "one_minus_square", "or", "pow", "real", "recoup_keep", "reduce_precision",
         "rem", "round", "rsqrt", "select_n", "sign", "sin", "sqrt", "square", "stop_gradient", "sub", "tan",
         "tanh", "xor",
