@@ -22,12 +22,12 @@ from recoup._shards import BARRIERS, Shards, Spec, rank_of
 
 _ELEMENTWISE = frozenset(
     [
-        "abs", "add", "add_any", "and", "atan2", "cbrt", "ceil", "clamp", "convert_element_type", "copy",
-        "copy_p", "cos", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt",
-        "imag", "integer_pow", "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min", "mul", "name", "ne",
-        "neg", "nextafter", "not", "one_minus_square", "or", "pow", "real", "recoup_keep", "reduce_precision",
-        "rem", "round", "rsqrt", "select_n", "sign", "sin", "sqrt", "square", "stop_gradient", "sub", "tan",
-        "tanh", "xor",
+        "abs", "add", "add_any", "and", "atan2", "cbrt", "ceil", "clamp", "convert_element_type",
+        "copy", "copy_p", "cos", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1",
+        "floor", "ge", "gt", "imag", "integer_pow", "is_finite", "le", "log", "log1p", "logistic",
+        "lt", "max", "min", "mul", "name", "ne", "neg", "nextafter", "not", "one_minus_square",
+        "or", "pow", "real", "recoup_keep", "reduce_precision", "rem", "round", "rsqrt", "select_n",
+        "sign", "sin", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "xor"
     ]
 )  # fmt: skip
 _REDUCTIONS = frozenset(["reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"])
