@@ -36,7 +36,8 @@ def test_step(case: Case) -> None:
     for row in rows:
         assert row.certified, row
         assert row.compiled_bytes < row.plain_bytes or row.share == 100, row
-        assert row.ulps < 1024, row  # Adam amplifies rounding of its first gradients; a wrong one gives 10^6
+        # Adam amplifies rounding of its first gradients, by 10^7 where they are zero but for rounding.
+        assert row.agrees, row
         assert 0.85 < row.predicted_bytes / row.compiled_bytes < 1.25, row
 
 
