@@ -99,6 +99,8 @@ def test_the_numbers_of_the_solver_checker() -> None:
         check(graph, [0, 1, 2], 5)  # step 0 holds exactly 5
     with pytest.raises(PlanError, match=r"step 0 computes operation 3, and the graph has operations 0 to 2$"):
         check(graph, [3])
+    with pytest.raises(PlanError, match=r"the graph has operations 0 to 1$"):
+        check(Graph([1, 1], [1, 1], []), [2])
     with pytest.raises(PlanError, match="operation 2 never runs: the schedule ends after step 1"):
         check(graph, [0, 1])
     with pytest.raises(PlanError, match="step 1 computes operation 2 before its operand 0"):
