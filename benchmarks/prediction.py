@@ -11,7 +11,9 @@
 Instruments: compiled is the compiler's memory analysis (temporaries), barriers kept; predicted is
 `recoup._memory.predict`, which compiles nothing. An error is relative to the compiled temporaries;
 differences of up to 4 KiB count as none (a handful of scalars and alignment, all that some programs have).
-Times are of one run on a possibly busy machine: read their ratio. `--write` stores the tables in
+Times are of one run on a possibly busy machine: read their ratio. With the XLA flag
+`--xla_backend_optimization_level=0` compiling is cheaper and no size changes (equal on 26 random programs on
+JAX 0.12), but its time says nothing. `--write` stores the tables in
 `benchmarks/results/prediction-VERSION.md`, one section a set, keeping the sections that were not run.
 """
 
