@@ -53,6 +53,27 @@ def bounded(cond: Any, body: Any, init: Any) -> Any:
     return recoup.while_loop(cond, body, init, checkpoints=SLOTS, max_steps=100_000)
 
 
+def diffrax_loss(start: jax.Array) -> Callable[[jax.Array], jax.Array] | None:
+    """The same equation by Diffrax's form of this pair of methods, where Diffrax is installed.
+
+    It controls its steps in its own way, so their number and the last digits differ.
+    """
+    try:
+        import diffrax
+    except ImportError:
+        return None
+
+    def loss(mu: jax.Array) -> jax.Array:
+        found = diffrax.diffeqsolve(
+            diffrax.ODETerm(lambda t, y, mu: field(y, mu)), diffrax.Bosh3(), 0.0, END, 1e-3, start, mu,
+            stepsize_controller=diffrax.PIDController(rtol=TOLERANCE, atol=TOLERANCE), max_steps=100_000,
+            adjoint=diffrax.RecursiveCheckpointAdjoint(checkpoints=SLOTS),
+        )  # fmt: skip
+        return jnp.sum(found.ys[-1] ** 2)
+
+    return loss
+
+
 def main() -> None:
     start = jnp.array([2.0, 0.0])
 
@@ -70,6 +91,9 @@ def main() -> None:
                 c, b, i, kind="checkpointed", checkpoints=SLOTS, max_steps=100_000
             )
         )
+    theirs = diffrax_loss(start)
+    if theirs is not None:
+        forms[f"diffrax, {SLOTS} states (own control)"] = theirs
     mu = jnp.float32(3.0)
     _, steps = jax.jit(lambda mu: solve(mu, start, bounded))(mu)
     print(f"Value and gradient of an adaptive solve of {int(steps)} steps:")

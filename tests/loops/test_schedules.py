@@ -4,7 +4,7 @@ programming."""
 from functools import cache
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recoup._loops import schedules
@@ -87,6 +87,7 @@ def test_the_machine_refuses_a_tape_that_is_too_long():
         execute(whole, 4, 1, 3)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2000), st.integers(2, 2**18), st.floats(0.01, 3), st.integers(0, 4096), st.booleans())
 def test_engines_within_a_budget(n, state_bytes, ratio, xs_bytes, weights):
     sizes = Sizes(state_bytes, int(ratio * state_bytes) + 1, state_bytes * weights, xs_bytes * n)

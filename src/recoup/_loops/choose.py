@@ -85,18 +85,9 @@ def engines_within(n: int, sizes: Sizes, budget_bytes: int) -> Iterator[Candidat
         yield min(taped, key=cheapest)
 
 
-def planned_bytes(n: int | None, sizes: Sizes, slots: int, trade: Trade) -> int:
-    """The engine with `slots` states and a planned piece.
-
-    A piece's gradients of captured tensors may exist beside the sums that they are added to. The piece as it
-    is may be run in another order inside a loop, with all its residuals there at once.
-    """
-    size = trade.bytes + sizes.gradient_bytes
-    if not trade.extra:
-        size = max(size, trade.steps * sizes.residual_bytes)
-    if trade.steps > 1 and n:
-        size += trade.steps * -(-sizes.xs_bytes // n)
-    return binomial_bytes(sizes, slots) - sizes.residual_bytes + size
+def planned_bytes(sizes: Sizes, slots: int, trade: Trade) -> int:
+    """The engine with `slots` states and a piece of which the planner knows what it takes there."""
+    return binomial_bytes(sizes, slots) - sizes.residual_bytes - sizes.gradient_bytes + trade.bytes
 
 
 def with_trade(n: int | None, slots: int, trade: Trade, sizes: Sizes) -> Candidate:
@@ -105,7 +96,7 @@ def with_trade(n: int | None, slots: int, trade: Trade, sizes: Sizes) -> Candida
     advances = online_advances(length, slots) if n is None else taped_advances(length, slots, trade.steps)
     return Candidate(
         "online" if n is None else "binomial",
-        planned_bytes(n, sizes, slots, trade),
+        planned_bytes(sizes, slots, trade),
         advances + ceil(length * (1 + trade.extra)),
         slots,
         tape_steps=trade.steps,
@@ -121,7 +112,7 @@ def planned_within(
     while steps == 1 or (n is not None and steps < n):
         found = []
         for trade in trades(steps):
-            left = budget_bytes - planned_bytes(n, sizes, 0, trade)
+            left = budget_bytes - planned_bytes(sizes, 0, trade)
             slots = min(left // (sizes.state_bytes + 16), max(-(-length // steps), 1))
             if slots >= 1:
                 found.append(with_trade(n, slots, trade, sizes))

@@ -26,13 +26,17 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Trade:
-    """One plan for differentiating `steps` steps together: the temporaries it takes (an upper end), and what
-    runs again for it, in evaluations of the step per step. `explain` makes the plan that a person reads."""
+    """One plan for differentiating `steps` steps together.
+
+    `bytes` are the temporaries it takes inside the engine, beside its states (an upper end); `extra` is what
+    runs again for it, in evaluations of the step per step. `explain` makes the plan that a person reads; None
+    for the piece as it is.
+    """
 
     steps: int
     bytes: int
     extra: float
-    explain: "Callable[[], Plan]" = field(compare=False, repr=False)
+    explain: "Callable[[], Plan] | None" = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -52,15 +56,17 @@ class Candidate:
     @property
     def planned(self) -> bool:
         """Whether the planner changes how a piece is differentiated."""
-        return self.trade is not None and self.trade.extra > 0
+        return self.trade is not None and self.trade.explain is not None
 
     @property
     def label(self) -> str:
         if self.method == "levels":
             return f"levels {' x '.join(map(str, self.levels))}{', tape' if self.tape else ''}"
         slots = "" if self.slots is None else f", {self.slots} slots"
-        tapes = f", tapes of {self.tape_steps} steps" if self.tape_steps > 1 else ""
-        return self.method + slots + tapes + (", planned steps" if self.planned else "")
+        steps = "planned steps" if self.planned else "steps"
+        if self.tape_steps > 1:
+            return f"{self.method}{slots}, tapes of {self.tape_steps} {steps}"
+        return f"{self.method}{slots}, {steps}" if self.planned else self.method + slots
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,7 @@ class LoopPlan:
         """What is kept and what runs again inside a step (or the steps of a tape) while it is differentiated;
         None where all that JAX keeps is kept."""
         trade = self.chosen.trade
-        return trade.explain() if trade is not None and self.chosen.planned else None
+        return None if trade is None or trade.explain is None else trade.explain()
 
     @property
     def predicted_bytes(self) -> int:
