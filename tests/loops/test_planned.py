@@ -2,6 +2,7 @@
 not, with the same gradients, and runs again what the plan says."""
 
 import re
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import recoup
 from recoup._loops import choose, planned
-from recoup._loops.prepare import sizes_of, trace_scan
+from recoup._loops.prepare import sizes_of, trace_scan, trades_of
 from recoup.errors import BudgetError
 from tests.loops.taped import planned_tape
 
@@ -43,10 +44,13 @@ def loss(scan, **options):
     return f
 
 
+@cache
 def unplanned_bytes(slots=1):
+    """What the engine takes with a step as it is: exact where the memory model is."""
     ws, u, xs = inputs()
     traced = trace_scan(step(ws), u, xs, STEPS)
-    return choose.binomial_bytes(sizes_of(traced.body, traced.init, traced.xs), slots)
+    as_it_is, *_ = trades_of(traced.body, traced.init, traced.xs)(1)
+    return choose.planned_bytes(sizes_of(traced.body, traced.init, traced.xs), slots, as_it_is)
 
 
 def close(a, b, rtol=1e-5):
@@ -69,7 +73,7 @@ def plain():
     return jax.jit(jax.grad(loss(jax.lax.scan), (0, 1, 2)))(*inputs())
 
 
-@pytest.mark.parametrize("share", [0.75, pytest.param(0.6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [0.8, pytest.param(0.75, marks=pytest.mark.slow)])
 def test_meets_a_budget_that_slots_alone_do_not(share, plain):
     ws, u, xs = inputs()
     budget = int(share * unplanned_bytes())
@@ -82,7 +86,7 @@ def test_meets_a_budget_that_slots_alone_do_not(share, plain):
     assert compiled.memory_analysis().temp_size_in_bytes <= budget
     close(compiled(*inputs()), plain)
     # two loops that advance, one that differentiates, and in this what the plan runs again
-    assert executions(compiled) == pytest.approx(3 + plan.chosen.trade.extra, abs=0.35)
+    assert executions(compiled) == pytest.approx(3 + plan.chosen.trade.extra, rel=0.15)
     assert executions(compiled) > 3
     text = str(plan)
     assert "planned steps" in text and "differentiating a step is planned to take" in text
@@ -91,8 +95,9 @@ def test_meets_a_budget_that_slots_alone_do_not(share, plain):
 
 
 def test_as_it_is_where_the_budget_allows(plain):
-    budget = int(1.5 * unplanned_bytes(STEPS))
+    budget = int(1.02 * unplanned_bytes(STEPS))
     compiled = jax.jit(jax.grad(loss(recoup.scan, budget=budget))).lower(*inputs()).compile()
+    assert 0.9 * budget <= compiled.memory_analysis().temp_size_in_bytes <= budget
     assert executions(compiled) == 3
 
 
@@ -106,7 +111,7 @@ def test_the_planner_is_asked_only_where_residuals_are_large(monkeypatch):
     recoup.loop_plan(step(ws), u, xs, budget="1GiB")
     recoup.loop_plan(step(ws), u, jnp.ones(100_000), budget="100MiB")  # room for many tapes
     with pytest.raises(BaseException, match="the planner was asked"):
-        recoup.loop_plan(step(ws), u, xs, budget=unplanned_bytes())
+        recoup.loop_plan(step(ws), u, xs, budget=150 * KIB)
 
 
 def test_the_smallest_is_named():
@@ -132,12 +137,21 @@ def test_a_loop_of_unknown_length():
     assert plan.chosen.planned and plan.method == "online" and plan.evaluations is None
 
 
-def test_derivatives_of_higher_order_and_batches():
-    """The plan is of another program there: the piece is planned again."""
+def test_another_program_is_planned_again(plain):
+    """Fewer operands are differentiated than the plan was made for."""
     ws, u, xs = inputs()
-    ws, xs = ws[:3], xs[:5]
-    traced = trace_scan(step(ws), u, xs, 5)
-    budget = int(0.9 * choose.binomial_bytes(sizes_of(traced.body, traced.init, traced.xs), 1))
+    budget = int(0.8 * unplanned_bytes())
+    compiled = jax.jit(jax.grad(loss(recoup.scan, budget=budget), 1)).lower(ws, u, xs).compile()
+    assert executions(compiled) > 3
+    assert compiled.memory_analysis().temp_size_in_bytes <= budget
+    close(compiled(ws, u, xs), plain[1])
+
+
+@pytest.mark.slow
+def test_derivatives_of_higher_order_and_batches():
+    ws, u, xs = inputs()
+    xs = xs[:5]
+    budget = int(0.8 * unplanned_bytes())
     f, g = loss(recoup.scan, budget=budget), loss(jax.lax.scan)
     assert recoup.loop_plan(step(ws), u, xs, budget=budget).chosen.planned
     hvp = lambda f: jax.jit(lambda u: jax.jvp(jax.grad(lambda u: f(ws, u, xs)), (u,), (jnp.sin(u),))[1])(u)
@@ -151,7 +165,7 @@ def test_derivatives_of_higher_order_and_batches():
 def test_in_shard_map(check_vma):
     ws, u, xs = inputs()
     mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
-    budget = int(0.75 * unplanned_bytes())
+    budget = int(0.8 * unplanned_bytes())
     assert recoup.loop_plan(step(ws), u, xs, budget=budget).chosen.planned
 
     def run(scan, **options):
@@ -165,7 +179,7 @@ def test_in_shard_map(check_vma):
 @pytest.mark.slow
 def test_fit_and_timeline_know_planned_steps():
     ws, u, xs = inputs()
-    budget = int(0.75 * unplanned_bytes())
+    budget = int(0.8 * unplanned_bytes())
     grad = lambda ws, u: jax.grad(lambda ws: loss(recoup.scan, budget=budget)(ws, u, xs))(ws)
     predicted = recoup.timeline(grad, ws, u).predicted
     got = temporaries(grad, ws, u)
