@@ -119,7 +119,7 @@ class Program:
 
         case = self.case
         with (
-            mock.patch.object(_ladder, "build", lambda traced, progress=None: self.ladder),
+            mock.patch.object(_ladder, "build", lambda traced, **options: self.ladder),
             mock.patch.object(Compiler, "compile", compile_once),
         ):
             return recoup.fit(
