@@ -46,7 +46,9 @@ def markdown(logs: Sequence[dict[str, Any]]) -> str:
     ]
     lines += ["", f"## Failures: {len(failures)}", ""]
     for failure in failures:
-        first = failure["text"].strip().splitlines()[0][:100]
-        now = f"; at the end of the day: {failure['now']}" if "now" in failure else ""
+        text = failure["text"].strip().splitlines()
+        # of a traceback the error, not where this machine keeps its files
+        first = f"{failure['kind']}: {text[-1]}"[:140] if any(" line " in t for t in text) else text[0][:100]
+        now = f"; repaired since, and run again: {failure['now']}" if "now" in failure else ""
         lines += [f"- JAX {failure['jax']}, seed {failure['seed']}: {first}{now}"]
     return "\n".join(lines) + "\n"
