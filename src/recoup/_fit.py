@@ -193,7 +193,10 @@ def _search(
         first = compile_plain()
     leaves = jax.tree.leaves((compiler.args, compiler.kwargs))
     limit = _resolve(wanted, lambda: first[1].total_bytes if first else plain.predicted_bytes, leaves)
-    if first is None and plain.prediction.low.total_bytes <= limit:
+    # Half a percent below the estimate is within its error, and the compiler has the last word.
+    scale, start = 0.995, 1
+    low = min(plain.prediction.low.total_bytes, scale * plain.prediction.estimate.total_bytes)
+    if first is None and low <= limit:
         first = compile_plain()
     each: PerDevice | None = None
     if scaled and first:
@@ -223,8 +226,6 @@ def _search(
     if first is not None and first[1].total_bytes <= limit:
         return compiler.fitted(explained(plain), *first, unplanned=unplanned)
 
-    # Half a percent below the estimate is within its error, and the compiler has the last word.
-    scale, start = 0.995, 1
     tried: list[tuple[Step, int]] = []
     # The model may be wrong about the plain step too: near the budget, the last compilation is for that one.
     near = plain.prediction.low.total_bytes <= 1.15 * limit + 2**16
