@@ -13,7 +13,7 @@ NEWEST := $(shell for v in 3.13.0 3.12.1; do \
     p="$$(pyenv prefix $$v 2>/dev/null)/bin/python"; [ -x "$$p" ] && echo "$$p" && exit 0; done; \
   for p in python3.14 python3.13 python3.12; do $$p -c '' 2>/dev/null && command -v $$p && exit 0; done; true)
 
-.PHONY: docs demo test test-newest test-remat3 test-wide test-settings coverage mutants newest-python lint types \
+.PHONY: docs demo test test-newest test-remat3 test-remat3-core test-wide test-settings coverage mutants newest-python lint types \
   format picture clean
 
 demo: $(STAMP)
@@ -45,9 +45,17 @@ endif
 newest-python:
 	@echo "$(NEWEST)"
 
+# What JAX's global settings are tried on.
+SETTINGS_TESTS := tests/spine/test_fit.py tests/spine/test_rewrite.py tests/breaking/test_programs.py \
+  tests/breaking/test_check.py tests/regions/test_cases.py
+
 # JAX's coming implementation of its own checkpoint must change nothing.
 test-remat3: $(STAMP)
 	JAX_REMAT3=1 $(BIN)/python $(PYTEST)
+
+# Of those, what CI runs: the core and the regions.
+test-remat3-core: $(STAMP)
+	JAX_REMAT3=1 $(BIN)/python $(PYTEST) $(filter-out tests/regions/%,$(SETTINGS_TESTS)) tests/regions
 
 # Wide checks, minutes to hours: the slow tests, half an hour of random programs, and what trust.md lists.
 test-wide: $(STAMP)
@@ -56,8 +64,6 @@ test-wide: $(STAMP)
 	$(MAKE) --no-print-directory test-settings
 
 # The core tests under JAX's global settings; the cache is filled in one run and read in the next.
-SETTINGS_TESTS := tests/spine/test_fit.py tests/spine/test_rewrite.py tests/breaking/test_programs.py \
-  tests/breaking/test_check.py tests/regions/test_cases.py
 CACHED := JAX_COMPILATION_CACHE_DIR=$(VENV)/jax-cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
   JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=0
 test-settings: $(STAMP)
