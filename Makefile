@@ -53,9 +53,9 @@ SETTINGS_TESTS := tests/spine/test_fit.py tests/spine/test_rewrite.py tests/brea
 test-remat3: $(STAMP)
 	JAX_REMAT3=1 $(BIN)/python $(PYTEST)
 
-# Of those, what CI runs: the core and the regions.
+# Of those, what CI runs: the core.
 test-remat3-core: $(STAMP)
-	JAX_REMAT3=1 $(BIN)/python $(PYTEST) $(filter-out tests/regions/%,$(SETTINGS_TESTS)) tests/regions
+	JAX_REMAT3=1 $(BIN)/python $(PYTEST) $(SETTINGS_TESTS)
 
 # Wide checks, minutes to hours: the slow tests, half an hour of random programs, and what trust.md lists.
 test-wide: $(STAMP)
