@@ -99,8 +99,8 @@ picture: $(STAMP)
 	$(BIN)/python docs/picture.py
 
 # Inner loops are compiled at installation where there is a compiler: a change of it installs again.
-ENGINE := $(wildcard setup.py $(foreach m,profile slots moves annealer,src/recoup/_solve/_$(m).p*) \
-  src/recoup/_planner/_core.p* $(foreach m,heap kernels,src/recoup/_memory/_$(m).p*))
+TYPED := $(wildcard src/recoup/*/*.pxd)
+ENGINE := setup.py $(TYPED) $(TYPED:.pxd=.py)
 
 $(VENV)/.installed: pyproject.toml $(ENGINE)
 	$(PYTHON) -m venv $(VENV)

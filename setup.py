@@ -4,26 +4,22 @@ Without one, installation succeeds all the same: the modules run as the plain Py
 results, only slower (`recoup.solve` says so in `Schedule.method`).
 """
 
+from pathlib import Path
+
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = (
-    "_solve._profile",
-    "_solve._slots",
-    "_solve._moves",
-    "_solve._annealer",
-    "_planner._core",
-    "_memory._heap",
-    "_memory._kernels",
-)
+SOURCE = Path("src")
+# Every module with C types beside it.
+MODULES = sorted(path.relative_to(SOURCE).with_suffix("") for path in SOURCE.rglob("*.pxd"))
 
 # no contraction into fused multiply-adds: results do not depend on the machine
 FLAGS = ["-O3", "-ffp-contract=off"]
 
 extensions = cythonize(
     [
-        Extension(f"recoup.{name}", [f"src/recoup/{name.replace('.', '/')}.py"], extra_compile_args=FLAGS)
-        for name in MODULES
+        Extension(".".join(module.parts), [f"{SOURCE / module}.py"], extra_compile_args=FLAGS)
+        for module in MODULES
     ],
     build_dir="build/cython",
     compiler_directives={

@@ -11,15 +11,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-COMPILED = (
-    "_solve._profile",
-    "_solve._slots",
-    "_solve._moves",
-    "_solve._annealer",
-    "_planner._core",
-    "_memory._heap",
-    "_memory._kernels",
-)
+PACKAGE = Path(__file__).parents[1] / "src" / "recoup"
+COMPILED = sorted(".".join(p.relative_to(PACKAGE).with_suffix("").parts) for p in PACKAGE.rglob("*.pxd"))
 
 
 class Plain(importlib.abc.MetaPathFinder):

@@ -8,7 +8,8 @@ Where that does not hold the compiler inserts a copy, which is a buffer.
 
 from heapq import heappop, heappush
 
-from recoup._memory._graph import Graph, Node, relink, remove_user
+from recoup._memory._graph import Graph, Node, relink
+from recoup._memory._kernels import remove_user
 from recoup._memory._tables import ELEMENTWISE
 
 IN_PLACE = frozenset({"dynamic-update-slice", "scatter", "sort"})
@@ -81,7 +82,7 @@ def _follow(x: Node, user: Node, copy: Node) -> None:
     """Puts a copy into the list of users of what it copies, in place of the user that reads it now."""
     x.users.append(copy)
     if all(y is not x for y in user.operands):
-        remove_user(x, user)
+        remove_user(x.users, user)
 
 
 def _holder(node: Node) -> Node:

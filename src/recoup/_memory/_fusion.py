@@ -13,7 +13,7 @@ what the rules ask of each operation; `_kernels` follows each kernel as far as i
 from typing import Any
 
 from recoup._memory import _kernels as kernels
-from recoup._memory._graph import Graph, Node, remove_user
+from recoup._memory._graph import Graph, Node
 from recoup._memory._tables import ELEMENTWISE, EXPENSIVE, LOOP_FUSIBLE, REUSES, Tables
 
 NOT_FUSIBLE = frozenset(
@@ -174,7 +174,7 @@ class Fuser:
         consumer.users = []
         for x in inputs:
             x.users.append(fusion)
-            remove_user(x, consumer)
+            kernels.remove_user(x.users, consumer)
         if consumer in self.outputs:
             self.places[fusion] = self.places.pop(consumer)
             for k in self.places[fusion]:

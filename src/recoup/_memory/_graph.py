@@ -224,13 +224,3 @@ def link(graph: Graph) -> None:
     for node in graph.moved:  # the last reader took the place of the reshape, which came first
         if len(node.users) > 1:
             node.users.insert(0, node.users.pop())
-
-
-def remove_user(x: Node, user: Node) -> None:
-    """Removes a user as the compiler does: the last one takes its place."""
-    users = x.users
-    for i, u in enumerate(users):
-        if u is user:
-            users[i] = users[-1]
-            users.pop()
-            return

@@ -8,7 +8,8 @@ are known and before loop fusion.)
 
 from collections import deque
 
-from recoup._memory._graph import Graph, Node, remove_user
+from recoup._memory._graph import Graph, Node
+from recoup._memory._kernels import remove_user
 from recoup._memory._rules import library_reduce
 from recoup._memory._tables import Tables
 
@@ -84,10 +85,10 @@ class _Group:
             if x is old:
                 continue
             self.read(x)
-            remove_user(x, root)
+            remove_user(x.users, root)
         for x in inputs:
             self.read(x)
-            remove_user(x, old)
+            remove_user(x.users, old)
 
     def read(self, x: Node) -> None:
         if id(x) not in self.inputs and id(x) not in self.members:
@@ -101,7 +102,7 @@ class _Group:
         producer.users = []
         for x in dict.fromkeys(producer.operands):
             self.read(x)
-            remove_user(x, producer)
+            remove_user(x.users, producer)
 
 
 def fuse_library(g: Graph, t: Tables) -> None:
