@@ -286,8 +286,8 @@ def fingerprint(flat: Flat, wanted: Any, numbers: dict[str, int]) -> int:
     """A number for the expression that a variable stands for: a second, naive numbering."""
     texts: dict[Any, int] = {}
 
-    def name(v: Any) -> str:
-        return f"{v.val}:{v.aval}" if isinstance(v, Literal) else str(texts[v])
+    def name(v: Any) -> int:  # a literal has one number, read directly or through a barrier
+        return numbers.setdefault(f"{v.val}:{v.aval}", len(numbers)) if isinstance(v, Literal) else texts[v]
 
     for kind, row in (("const", flat.constvars), ("arg", flat.invars)):
         for i, v in enumerate(row):
@@ -295,9 +295,9 @@ def fingerprint(flat: Flat, wanted: Any, numbers: dict[str, int]) -> int:
     for e in flat.eqns:
         if e.primitive.name == "recoup_barrier":
             for a, b in zip(e.invars, e.outvars, strict=True):
-                texts[b] = numbers.setdefault(name(a), len(numbers)) if isinstance(a, Literal) else texts[a]
+                texts[b] = name(a)
             continue
-        key = f"{e.primitive}{id(e.params)}({','.join(name(v) for v in e.invars)})"
+        key = f"{e.primitive}{id(e.params)}({','.join(str(name(v)) for v in e.invars)})"
         for i, v in enumerate(e.outvars):
             texts[v] = numbers.setdefault(f"{key}.{i}", len(numbers))
     return texts[wanted]
