@@ -6,10 +6,12 @@ computation of its operand. Arrays and compressed adjacency inside, so that buil
 operations is linear.
 
 Limits: one output per operation (split an operation with several into zero-cost projections), costs add up
-(no overlap of operations in time), and nothing may be updated in place.
+(operations run one after another; only moves to another store overlap them), and nothing may be updated in
+place.
 """
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -122,21 +124,39 @@ class Graph:
 
 @dataclass(frozen=True, eq=False)
 class Offload:
-    """Another store that values may be moved to: what a store and a fetch of each value cost.
+    """Another store that values may be moved to: what moving each costs, and how fast the link there is.
 
-    A value that is ever fetched is stored once, while its first computation is in memory; each fetch brings
-    it back without its operands. Costs are in the graph's unit; infinite where a value may not be moved. What
-    is in the other store does not count towards the budget.
+    A fetch brings a value back without its operands; a value that is ever fetched has been stored, once. What
+    is in the other store does not count towards the budget. A move costs by itself, by the time it takes on a
+    link, or both:
+
+    - **Without a rate** (`bytes_per_cost` infinite) a move takes no time. The store is implied: it happens
+      while the first computation of the value is in memory, and is paid at the first fetch.
+    - **With a rate** there is one link each way, both at once, each moving one value after the other beside
+      the computation. A schedule then says where each store has ended and where each fetch begins. A store
+      starts when its value is computed and the link is free, in the order in which stores end; the value
+      stays in memory until there, and the next computation waits if the link is not done. A fetch takes
+      memory from where it begins; it waits for the link, and its first reader waits for it. The time of
+      moves costs nothing but these waits: without prices, a schedule costs the time at which its last
+      computation ends.
 
     Args:
-        stores: cost of storing each operation's output.
-        fetches: cost of fetching it back, each time.
+        stores: cost of storing each operation's output, in the graph's unit; infinite where it may not move.
+        fetches: cost of fetching it back, each time; infinite likewise.
+        bytes_per_cost: rate of the link, each way: bytes in the time of one unit of the graph's costs (bytes
+            per second where costs are seconds).
     """
 
     stores: Floats
     fetches: Floats
+    bytes_per_cost: float = math.inf
 
-    def __init__(self, stores: Sequence[float] | Floats, fetches: Sequence[float] | Floats) -> None:
+    def __init__(
+        self,
+        stores: Sequence[float] | Floats,
+        fetches: Sequence[float] | Floats,
+        bytes_per_cost: float = math.inf,
+    ) -> None:
         for name, values in (("stores", stores), ("fetches", fetches)):
             array = np.array(values, dtype=np.float64).reshape(-1)
             _first(~(array >= 0), f"{name}: the cost of moving value {{}} is {{}}", array)
@@ -144,12 +164,31 @@ class Offload:
             object.__setattr__(self, name, array)
         if len(self.stores) != len(self.fetches):
             raise PlanError(f"{len(self.stores)} costs of stores and {len(self.fetches)} of fetches")
+        if not bytes_per_cost > 0:
+            raise PlanError(f"bytes_per_cost={bytes_per_cost}: a rate is above 0")
+        object.__setattr__(self, "bytes_per_cost", float(bytes_per_cost))
 
     @classmethod
     def per_byte(cls, graph: Graph, cost_per_byte: float, *, smallest_bytes: int = 1) -> "Offload":
         """Every value of at least `smallest_bytes` may move, each way at the same cost per byte."""
         costs = np.where(graph.sizes >= smallest_bytes, graph.sizes * cost_per_byte, np.inf)
         return cls(costs, costs)
+
+    @classmethod
+    def link(cls, graph: Graph, bytes_per_cost: float, *, smallest_bytes: int = 1) -> "Offload":
+        """Every value of at least `smallest_bytes` may move, at nothing but its time on the link."""
+        costs = np.where(graph.sizes >= smallest_bytes, 0.0, np.inf)
+        return cls(costs, costs, bytes_per_cost)
+
+    @property
+    def timed(self) -> bool:
+        """Whether moves take time on a link."""
+        return self.bytes_per_cost < math.inf
+
+    @property
+    def movable(self) -> NDArray[np.bool_]:
+        """Which values may be moved."""
+        return np.isfinite(self.stores) & np.isfinite(self.fetches)
 
 
 def _integers(values: object, name: str) -> Ints:

@@ -144,13 +144,15 @@ def test_same_seed_and_moves_same_schedule_and_interpreted_too(tmp_path):
     first = solve(graph, budget, seed=3, moves=6_144)
     again = solve(graph, budget, seed=3, moves=6_144)
     assert first.order.tolist() == again.order.tolist()
+    offload = Offload.link(graph, 10.0)
+    linked = solve(graph, budget, seed=3, moves=6_144, offload=offload)
     problem = {"costs": graph.costs.tolist(), "sizes": graph.sizes.tolist(), "edges": graph.edges.tolist()}
     # a process that finds only the .py files of the compiled modules
     script = """
 import importlib.machinery, json, sys
 class Source:
     def find_spec(self, name, path=None, target=None):
-        if name in ["recoup._solve._" + part for part in ("profile", "slots", "moves", "annealer")]:
+        if name in ["recoup._solve._" + part for part in ("profile", "slots", "moves", "annealer", "link")]:
             import importlib.util, pathlib
             import recoup
             file = pathlib.Path(recoup.__file__).parent / "_solve" / (name.rsplit(".", 1)[1] + ".py")
@@ -161,8 +163,10 @@ problem, budget = json.loads(sys.argv[1]), int(sys.argv[2])
 import recoup
 from recoup._solve import _annealer
 assert not _annealer.COMPILED
-found = recoup.solve(recoup.Graph(**problem), budget, seed=3, moves=6144)
-print(json.dumps([found.order.tolist(), found.method]))
+graph = recoup.Graph(**problem)
+found = recoup.solve(graph, budget, seed=3, moves=6144)
+linked = recoup.solve(graph, budget, seed=3, moves=6144, offload=recoup.Offload.link(graph, 10.0))
+print(json.dumps([found.order.tolist(), found.method, linked.order.tolist(), linked.method]))
 """
     ran = subprocess.run(
         [sys.executable, "-c", script, json.dumps(problem), str(budget)],
@@ -171,9 +175,11 @@ print(json.dumps([found.order.tolist(), found.method]))
         env=os.environ,
         check=True,
     )
-    order, method = json.loads(ran.stdout)
+    order, method, linked_order, linked_method = json.loads(ran.stdout)
     assert order == first.order.tolist()
+    assert linked_order == linked.order.tolist()
     assert "interpreted" in method
+    assert "interpreted" in linked_method
 
 
 def test_one_pass_that_fits_is_returned_as_it_is():

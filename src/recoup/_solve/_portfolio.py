@@ -3,7 +3,8 @@
 1. A budget that one pass already meets: nothing is computed twice, proved.
 2. A budget below the largest working set: refused with the operation that sets it.
 3. Small graphs: a search over states (`_exact`), proved where it finishes; with offload, brute force.
-4. Everything else: annealing (`_search`) for a moment, bounds that are often a proof (`_bounds`, `_cut`), and
+4. Moves over a link that takes time: annealing with a clock (`_linked`), and a bound.
+5. Everything else: annealing (`_search`) for a moment, bounds that are often a proof (`_bounds`, `_cut`), and
    annealing for the rest of the time if they are not. Large graphs start from the plan of the relaxation.
 """
 
@@ -14,12 +15,14 @@ import numpy as np
 
 from recoup._graph import Graph, Ints, Offload
 from recoup._solve._annealer import COMPILED
-from recoup._solve._bounds import cover_bound, given_profile, peak_bound
+from recoup._solve._bounds import cover_bound, given_profile, link_bound, peak_bound
 from recoup._solve._brute import brute_force
+from recoup._solve._brute_link import brute_force_link
 from recoup._solve._check import check
 from recoup._solve._cut import peak_cut, realise
 from recoup._solve._exact import LARGEST as SMALL
-from recoup._solve._exact import exact
+from recoup._solve._exact import Exact, exact
+from recoup._solve._linked import Linked, computations
 from recoup._solve._schedule import PROOF, Schedule
 from recoup._solve._search import UNIT, Search
 from recoup.errors import InfeasibleError, PlanError
@@ -55,7 +58,8 @@ def solve(
         seed: of the search. The same seed, start and number of moves give the same schedule.
         moves: search moves to make, instead of a time: for results that do not depend on the machine's speed.
         offload: what moving values to another store costs, or None. Index `len(graph) + v` in the schedule's
-            order is then a fetch of the value of `v`; its store is implied and paid once.
+            order is then a fetch of the value of `v`; its store is implied and paid once. Where moves take
+            time on a link, `2 * len(graph) + v` is where the store has ended, and the cost includes waits.
         start: a legal schedule to begin from, within the budget or not; the graph's order without one.
 
     Raises:
@@ -100,26 +104,37 @@ def solve(
         raise InfeasibleError(budget, unplanned, floor, operation, proved=True)
     deadline = began + time_limit
     states = 0.0  # lower bound of the cost by the search over states
-    if offload is not None and len(graph) <= BRUTE:
+    timed = offload is not None and offload.timed
+    if offload is not None and not timed and len(graph) <= BRUTE:
         cheapest = brute_force(graph, budget, given=not free, offload=offload)
         if cheapest is None:
             raise InfeasibleError(budget, unplanned, floor, operation, proved=True)
         return result(cheapest, np.inf, "brute force")
-    if offload is None and len(graph) <= SMALL:
+    if (offload is None and len(graph) <= SMALL) or (timed and len(graph) <= BRUTE):
         until = min(deadline, began + 0.3 * time_limit)
-        decided = exact(graph, budget, given=not free, deadline=until)
+        decided = _by_states(graph, budget, offload, given=not free, deadline=until)
         if decided.order is not None:
             return result(decided.order, np.inf, "best-first search over states")
         if decided.finished:
             raise InfeasibleError(budget, unplanned, floor, operation, proved=True)
         states = decided.lower_bound
     relaxed = None if offload else peak_cut(graph, budget, free=free, time_limit=0.3 * time_limit)
-    starts = [first.tolist()]
+    starts = [computations(graph, first) if timed else first.tolist()]
     if relaxed is not None and len(graph) > LARGE:
         held = peak_cut(graph, budget, free=False, time_limit=0.3 * time_limit) if free else relaxed
         if held is not None:
             planned = realise(graph, given, held)
             starts = [planned] if start is None else [planned, *starts]
+    method = "annealing" if COMPILED else "annealing, interpreted (no compiler at installation: slower)"
+    if offload is not None and offload.timed:
+        extra = link_bound(graph, budget, offload, free=free, time_limit=min(5.0, 0.3 * time_limit))
+        extra = max(extra, states - graph.total_cost)
+        linked = Linked(graph, budget, starts, first.tolist(), free, seed, offload)
+        most = NO_LIMIT if moves is None else moves
+        linked.run(most, deadline, graph.total_cost * (1 + 0.9 * PROOF) + extra)
+        if linked.order is None:
+            raise InfeasibleError(budget, linked.lowest_bytes, floor, operation, proved=False)
+        return result(linked.order, extra, method, linked.moves)
     search = Search(graph, budget, starts, free, seed, offload)
     enough = UNIT + len(graph)  # nothing computed twice; costs are rounded to integers
     if moves is None:
@@ -136,5 +151,10 @@ def solve(
         search.run(NO_LIMIT, deadline, enough)
     if search.order is None:
         raise InfeasibleError(budget, search.lowest_bytes, floor, operation, proved=False)
-    method = "annealing" if COMPILED else "annealing, interpreted (no compiler at installation: slower)"
     return result(search.order, extra, method, search.moves)
+
+
+def _by_states(graph: Graph, budget: int, offload: Offload | None, *, given: bool, deadline: float) -> Exact:
+    if offload is None:
+        return exact(graph, budget, given=given, deadline=deadline)
+    return brute_force_link(graph, budget, offload, given=given, deadline=deadline)
