@@ -64,9 +64,11 @@ class Annealer(Moves):
         """The cheapest order within the budget since the record began; empty if there was none."""
         return list(self.best[: self.best_length])
 
-    def start(self, order: Sequence[int], spacing: int) -> None:
-        """Load `order` and make room for the record of the best."""
-        self.load(order, spacing)
+    def start(self, order: Sequence[int], spacing: int, places: Sequence[int] = ()) -> None:
+        """Load `order` (see `load`) and make room for the record of the best."""
+        self.load(order, spacing, places)
+        if places:
+            self.reach = max(self.reach, self.slots)
         if len(self.best) < self.slots:
             kept = array("i", bytes(4 * self.slots))
             for i in range(self.best_length):

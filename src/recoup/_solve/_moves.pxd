@@ -8,7 +8,7 @@ ctypedef unsigned long long u64
 cdef class Moves(Slots):
     cdef u64 state, factor, increment, mask
     cdef double[::1] value
-    cdef public int starved, depth_limit, longest
+    cdef public int starved, depth_limit, longest, reach
     cdef double limit
     cdef int failed, aim
 

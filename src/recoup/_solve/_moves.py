@@ -50,6 +50,7 @@ class Moves(Slots):
         self.depth_limit = 8
         # changes in one move; longer ones are hardly ever accepted and slow the search down
         self.longest = 32
+        self.reach = 48  # slots looked at for a hole, each way
         self._random()
         self._random()
 
@@ -117,7 +118,7 @@ class Moves(Slots):
     def _hole_left(self, s: int, stop: int) -> int:
         # the nearest hole at or left of s and right of stop, or -1
         tries = 0
-        while s > stop and tries < 48:
+        while s > stop and tries < self.reach:
             if self.op_at[s] < 0:
                 return s
             s -= 1
@@ -127,7 +128,7 @@ class Moves(Slots):
 
     def _hole_near(self, s: int, low: int, high: int) -> int:
         # a hole strictly between low and high, near s, or -1
-        for d in range(48):
+        for d in range(self.reach):
             if s + d < high and s + d > low and self.op_at[s + d] < 0:
                 return s + d
             if s - d > low and s - d < high and self.op_at[s - d] < 0:

@@ -19,7 +19,7 @@ the same result.
 import itertools
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -33,6 +33,7 @@ REFRESH = 25_600  # moves between two loads, which spread the holes anew
 PAUSE = 5_120
 SLICE = PAUSE if COMPILED else 256  # moves between two looks at the clock; no influence on the result
 UNIT = 1 << 40  # one full pass in integer cost
+NEVER = 1 << 50  # the cost of what may not run again
 COPIES = 8
 DESCENT = 10_240  # most moves of an island in one round of the descent
 SMALL = 300  # operations up to which the descent tries the budget itself first
@@ -43,10 +44,20 @@ class Island:
     """One annealer, its draws, and where its next round starts."""
 
     def __init__(
-        self, graph: Graph, order: list[int], budget: int, free: bool, seed: int, offload: Offload | None
+        self,
+        graph: Graph,
+        order: list[int],
+        budget: int,
+        free: bool,
+        seed: int,
+        offload: Offload | None,
+        places: Sequence[int],
+        once: Collection[int],
     ) -> None:
         total = graph.total_cost or 1.0
         costs = [round(c / total * UNIT) for c in graph.costs.tolist()]
+        for v in once:
+            costs[v] = NEVER
         starts, ids = graph.operand_starts.tolist(), graph.operand_ids.tolist()
         if offload is None:
             stores, fetches = [0] * len(graph), [-1] * len(graph)
@@ -62,6 +73,7 @@ class Island:
         self.mean_cost = UNIT / max(1, len(graph))
         self.annealer.weight = self.mean_cost / max(1.0, float(graph.sizes.mean())) / 10
         self.since = 0
+        self.places = places
         self.load(order)
         self.target = budget
         self.fits = order  # the schedule of the smallest peak so far
@@ -70,7 +82,7 @@ class Island:
 
     def load(self, order: list[int]) -> None:
         """Continue from `order`."""
-        self.annealer.start(order, SPACING)
+        self.annealer.start(order, SPACING, self.places)
         self.since = 0
 
     def heat(self, moves: int) -> None:
@@ -125,6 +137,9 @@ class Search:
         free: first computations may change their order.
         seed: of all random draws.
         offload: what moving values to another store costs, or None.
+        places: for each operation the holes before its first computation, where repeats may run only at some
+            places of a given order; empty where they may run anywhere.
+        once: operations that may not run again.
 
     Attributes:
         order: the cheapest order within the budget, or None.
@@ -141,10 +156,12 @@ class Search:
         free: bool,
         seed: int,
         offload: Offload | None = None,
+        places: Sequence[int] = (),
+        once: Collection[int] = (),
     ) -> None:
         self.budget = budget
         self.islands = [
-            Island(graph, start, budget, free, seed * ISLANDS + i + 1, offload)
+            Island(graph, start, budget, free, seed * ISLANDS + i + 1, offload, places, once)
             for i, start in zip(range(ISLANDS), itertools.cycle(starts), strict=False)
         ]
         self.order: list[int] | None = None

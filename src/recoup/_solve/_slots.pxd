@@ -11,7 +11,7 @@ cdef class Slots(Profile):
     cdef i64[::1] sizes, costs, stores, fetches
 
     @cython.locals(i=int, s=int, v=int, e=int, w=int, o=int, a=int, b=int, total=i64)
-    cdef void _load(self, int[::1] packed, int length, int spacing) noexcept nogil
+    cdef void _load(self, int[::1] packed, int length, int[::1] holes) noexcept nogil
     @cython.locals(low=int, high=int, o=int, mid=int)
     cdef int _find(self, int v, int s) noexcept nogil
     @cython.locals(d=i64)

@@ -75,10 +75,26 @@ class Slots(Profile):
         self.fetched = array("i", bytes(4 * self.n))
         self.logged = 0
 
-    def load(self, order: Sequence[int], spacing: int) -> None:
-        """Take `order` as the state, with `spacing` holes before each computation. Clears the log."""
+    def load(self, order: Sequence[int], spacing: int, places: Sequence[int] = ()) -> None:
+        """Take `order` as the state, with holes between its computations. Clears the log.
+
+        Args:
+            order: the computations.
+            spacing: holes before each of them, and at the end.
+            places: if given, holes before each operation's first computation instead, and none at the end;
+                `spacing` is then for repeats only. Repeats appear and move where there are holes, so this says
+                where they may run.
+        """
         length = len(order)
-        slots = length * (spacing + 1) + spacing
+        holes = array("i", [spacing]) * (length + 1)
+        if places:
+            seen = set()
+            for i, v in enumerate(order):
+                if v not in seen:
+                    seen.add(v)
+                    holes[i] = places[v]
+            holes[length] = 0
+        slots = length + sum(holes)
         if self.room_for(slots):
             self.op_at = array("i", bytes(4 * slots))
             self.extra_at = array("i", bytes(4 * slots))
@@ -86,9 +102,9 @@ class Slots(Profile):
             self.extras = array("i", bytes(4 * slots))
             self.scratch = array("i", bytes(4 * slots))
         packed = array("i", order)
-        self._load(packed, length, spacing)
+        self._load(packed, length, holes)
 
-    def _load(self, packed: "array[int]", length: int, spacing: int) -> None:
+    def _load(self, packed: "array[int]", length: int, holes: "array[int]") -> None:
         for s in range(self.blocks << self.block_shift):
             self.memory[s] = 0
         for s in range(self.slots):
@@ -103,8 +119,9 @@ class Slots(Profile):
         self.extra_count = 0
         self.cost = 0
         self.logged = 0
+        s = -1
         for i in range(length):
-            s = i * (spacing + 1) + spacing
+            s += holes[i] + 1
             v = packed[i]
             if v >= self.n:
                 v -= self.n
