@@ -38,7 +38,7 @@ import numpy as np
 
 import recoup
 from benchmarks import fuzz_table, literal, programs
-from recoup import _check, _ladder, _rewrite
+from recoup import _check, _ladder, _levers, _rewrite
 from recoup._agreement import Agreement, compare
 from recoup._compiling import Compiler, _compiler_options, compiled_memory, to_function, trace_step
 from recoup._planner import layout as layouts
@@ -99,7 +99,7 @@ class Program:
         self.want = self.run(compiled)
         self.ladder = _ladder.build(self.traced)
         self._unfused: Outputs | None = None
-        self._compiled: dict[int, Any] = {}
+        self._compiled: dict[tuple[int, str], Any] = {}
 
     def run(self, fun: Callable[..., Any]) -> Outputs:
         """The outputs of a function on the case's arguments; donated ones are copied."""
@@ -110,12 +110,13 @@ class Program:
         """The step at a budget. All budgets have one ladder, and compile each of its programs once."""
         compile_it = Compiler.compile
 
-        def compile_once(compiler: Compiler, flat: Any, stage: str | None) -> Any:
-            if id(flat) not in self._compiled:  # the ladder keeps its programs, so no other has this id
-                self._compiled[id(flat)] = compile_it(compiler, flat, stage)
+        def compile_once(compiler: Compiler, flat: Any, stage: str | None, lever: str = "") -> Any:
+            key = id(flat), lever  # the ladder keeps its programs, so no other has this id
+            if key not in self._compiled:
+                self._compiled[key] = compile_it(compiler, flat, stage, lever)
             else:
                 compiler.count += 1
-            return self._compiled[id(flat)]
+            return self._compiled[key]
 
         case = self.case
         with (
@@ -132,8 +133,11 @@ class Program:
 
     def step_of(self, fitted: recoup.Fitted) -> Any:
         """The rung that a fitted step was compiled from."""
+        if fitted.plan.lever:
+            return _levers.offered(self.ladder.steps[0])
         compiled = {at: result[0] for at, result in self._compiled.items()}
-        return next(step for step in self.ladder.steps if compiled.get(id(step.flat)) is fitted.compiled)
+        steps = self.ladder.steps
+        return next(step for step in steps if compiled.get((id(step.flat), "")) is fitted.compiled)
 
     def compare(self, got: Outputs) -> Agreement:
         """By the rule of `recoup.check`."""
@@ -260,7 +264,8 @@ def _at(program: Program, budget: int) -> tuple[str, int]:
     total = fitted.memory.total_bytes
     if total > budget:
         raise Wrong("budget", f"{total} bytes certified for a budget of {budget}")
-    name = "as it is" if fitted.plan.changes_nothing else "loops" if fitted.plan.loops else "recomputed"
+    plan = fitted.plan
+    name = "as it is" if plan.changes_nothing else plan.lever or ("loops" if plan.loops else "recomputed")
     try:
         return _judged(program, fitted, fitted.fun, name), total
     except Wrong:

@@ -11,14 +11,14 @@ from typing import Any
 
 import jax
 
-from recoup import _barrier, _compat
+from recoup import _barrier, _compat, _levers
 from recoup._inline import Flat
 from recoup._plan import Plan
 from recoup._progress import Progress
 from recoup._report.of_plan import arena_data, certified_picture
 from recoup._report.picture import Picture
 from recoup._report.reported import Reported
-from recoup._report.text import format_bytes, format_percent
+from recoup._report.text import format_bytes
 from recoup._trace import Traced, as_names, as_numbers, bind_static, trace
 from recoup.errors import SignatureError
 
@@ -122,7 +122,7 @@ class Fitted(Reported):
     def __repr__(self) -> str:
         return (
             f"<recoup.Fitted {self.__name__}: {format_bytes(self.memory.total_bytes)} certified by the "
-            f"{self.memory.instrument}, {format_percent(self.plan.overhead, signed=True)} FLOPs>"
+            f"{self.memory.instrument}, {self.plan.price}>"
         )
 
 
@@ -174,13 +174,15 @@ class Compiler:
         args, kwargs, donate = self.call
         self.traced = trace_step(self.step, args, kwargs, donate, *self.statics, regions)
 
-    def compile(self, flat: Flat, stage: str | None) -> tuple[Any, CompiledMemory, Callable[..., Any]]:
-        """The compiled program, its memory, and the function it was compiled from."""
+    def compile(
+        self, flat: Flat, stage: str | None, lever: str = ""
+    ) -> tuple[Any, CompiledMemory, Callable[..., Any]]:
+        """The compiled program, its memory, and the function it was compiled from. `lever`: see `_levers`."""
         if stage:
             self.progress.stage(stage)
         fun = to_function(flat, self.traced, getattr(self.step, "__name__", "step"))
         jitted = jax.jit(fun, **self.jit_options)
-        compiled = jitted.lower(*self.args, **self.kwargs).compile(compiler_options=self.options or None)
+        compiled = jitted.lower(*self.args, **self.kwargs).compile(compiler_options=self.options_with(lever))
         self.count += 1
         return compiled, compiled_memory(compiled, self.traced), fun
 
@@ -203,8 +205,12 @@ class Compiler:
             unplanned_memory=unplanned,
             compiles=self.count,
             adapted=self.adapted,
-            jit_options={**self.jit_options, "compiler_options": self.options or None},
+            jit_options={**self.jit_options, "compiler_options": self.options_with(plan.lever)},
         )
+
+    def options_with(self, lever: str) -> dict[str, Any] | None:
+        """The compiler's options, and a lever's."""
+        return {**self.options, **_levers.OPTIONS.get(lever, {})} or None
 
 
 def predictions_are_verified() -> bool:

@@ -38,17 +38,18 @@ _ONE_DEVICE = "The step runs on several devices: totals, shapes, timelines and t
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """The traced step, its rewritten program, and the ladder that it was chosen from (None if it was
-    stored)."""
+    stored). `lever`: of the compiler, for the rewritten program."""
 
     traced: Traced
     planned: Flat
     ladder: Ladder | None = None
     step: Step | None = None
+    lever: str = ""
 
     @staticmethod
     def of(ladder: Ladder, step: Step) -> "Evidence":
         """Of a plan that carries out `step`."""
-        return Evidence(ladder.traced, step.flat, ladder, step)
+        return Evidence(ladder.traced, step.flat, ladder, step, step.lever)
 
     @property
     def title(self) -> str:
@@ -65,20 +66,24 @@ class Evidence:
         """Memory over the step as it is."""
         if self.ladder is not None:
             return strip("As it is", self.traced.flat, self.ladder.steps[0].prediction)
-        return self._predicted("As it is", self.traced.flat)
+        return self._predicted("As it is", self.traced.flat, planned=False)
 
     @cached_property
     def planned_strip(self) -> Strip:
         """Memory over the planned step."""
         if self.step is not None:
             return strip("Planned", self.planned, self.step.prediction)
-        return self._predicted("Planned", self.planned)
+        return self._predicted("Planned", self.planned, planned=True)
 
-    def _predicted(self, title: str, flat: Flat) -> Strip:
-        apart = flat is self.planned  # what a plan moves to the host is not on the device
-        return strip(
-            title, flat, _memory.predict(flat.per_device(), donated=self.traced.donated, host_apart=apart)
+    def _predicted(self, title: str, flat: Flat, *, planned: bool) -> Strip:
+        # what a plan moves to the host is not on the device
+        predicted = _memory.predict(
+            flat.per_device(),
+            donated=self.traced.donated,
+            host_apart=planned,
+            deep=planned and bool(self.lever),
         )
+        return strip(title, flat, predicted)
 
     @cached_property
     def curve(self) -> tuple[Rung, ...]:
@@ -88,6 +93,8 @@ class Evidence:
         steps = self.ladder.steps
         last = len(steps) - 1
         shown = {round(i * last / (_RUNGS - 1)) for i in range(_RUNGS)}
+        if self.step is not None and self.lever:
+            steps += (self.step,)
         work = max(self.traced.program.flops, 1.0)
         rungs = [
             Rung(

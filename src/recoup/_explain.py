@@ -73,6 +73,7 @@ def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str, *, cert
         gathered_bytes=gathered_bytes,
         moves=step.variant.moves if repeats else (),
         regions=regions,
+        lever=step.lever,
         made_with={
             **_signature.describe(program),
             **({"host memory": ladder.host} if ladder.host else {}),

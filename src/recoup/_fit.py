@@ -1,9 +1,9 @@
 """The closed loop: trace, plan, compile, read the compiler's number, plan tighter if it is over, return only
 what is certified.
 
-Idea: the memory model picks the first rung of the ladder that should fit; the compiler decides. If it
-disagrees, its number scales the model's and the next rung is tried. Limits: at most `max_compiles`
-compilations; a budget is for one device.
+Idea: the memory model picks the first rung of the ladder that should fit, or a lever of the compiler where
+that is cheaper; the compiler decides. If it disagrees, its number scales the model's and the next rung is
+tried. Limits: at most `max_compiles` compilations; a budget is for one device.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex
 
 import jax
 
-from recoup import _check, _explain, _host, _ladder
+from recoup import _check, _explain, _host, _ladder, _levers
 from recoup._bound import lower_bound
 from recoup._budget import Budget, host_free_bytes, parse_budget
 from recoup._compiling import CompiledMemory, Compiler, Fitted, predictions_are_verified, trace_step
@@ -23,6 +23,7 @@ from recoup._ladder import Ladder, Step
 from recoup._per_device import PerDevice
 from recoup._plan import Plan
 from recoup._progress import Progress
+from recoup._refine import refined
 from recoup._report.text import format_bytes, format_percent
 from recoup._strip import region_at
 from recoup._trace import NEVER_REPEATED, Traced, as_names, as_numbers
@@ -70,6 +71,7 @@ def plan(
         ladder = _build(traced, progress, offload, compiles=False)
         leaves = jax.tree.leaves((args, kwargs or {}))
         limit = _resolve(wanted, lambda: ladder.steps[0].predicted_bytes, leaves)
+        ladder = refined(ladder, lambda rung: rung.predicted_bytes <= limit, progress)
         at = ladder.first_within(limit)
         if at is None:
             raise _infeasible(ladder, limit, wanted)
@@ -89,6 +91,7 @@ def fit(
     compiler_options: Mapping[str, Any] | None = None,
     regions: str = "respect",
     offload: bool | HostMemory = False,
+    levers: bool = True,
     plan: Plan | str | Path | None = None,
     max_compiles: int = 4,
     check: bool = False,
@@ -108,6 +111,9 @@ def fit(
         plans afresh.
       offload: whether residuals may also be moved to the host's memory and back: True (rates from
         `recoup.calibrate`), or a `HostMemory`. On a CPU that is the same memory, and nothing is moved.
+      levers: whether the compiler may be told to order the step so that less is alive at once, where that
+        meets the budget and a plan that recomputes would be dear, or there is none; on CPU, unless
+        `compiler_options` or XLA_FLAGS choose an order. `Plan.lever` names it.
       plan: a `Plan`, or the path of a saved one, to apply without solving.
       max_compiles: how many compilations at most.
       check: run the step as it is and the fitted one once, on these arguments (drawn where they are structs),
@@ -137,7 +143,7 @@ def fit(
             fitted = _apply(compiler, plan, wanted, regions)
         else:
             assert wanted is not None
-            fitted = _search(compiler, wanted, regions, max_compiles, offload)
+            fitted = _search(compiler, wanted, regions, max_compiles, offload, levers)
         if check:
             progress.stage("checking the results")
             _check.refuse_disagreement(_check.check(step, fitted, *args, kwargs=kwargs), fitted.__name__)
@@ -155,7 +161,9 @@ def _apply(compiler: Compiler, plan: Plan | str | Path, wanted: Budget | None, r
     if stored.regions != regions and regions == "respect":
         compiler.retrace(stored.regions)
     flat = _explain.apply_plan(compiler.traced, stored)
-    result = compiler.compile(flat, "compiling the stored plan")
+    if stored.lever and not _may_order(compiler):
+        stored = replace(stored, lever="")
+    result = compiler.compile(flat, "compiling the stored plan", stored.lever)
     limit = stored.budget_bytes if wanted is None else _resolve(wanted, lambda: stored.unplanned_bytes)
     total = result[1].total_bytes
     if limit and total > limit:
@@ -167,12 +175,22 @@ def _apply(compiler: Compiler, plan: Plan | str | Path, wanted: Budget | None, r
             f"the stored plan compiles to {format_bytes(total)}{same} here, "
             f"over its budget of {format_bytes(limit)}; plan again"
         )
-    evidence = Evidence(compiler.traced, flat)
+    evidence = Evidence(compiler.traced, flat, lever=stored.lever)
     return compiler.fitted(replace(stored, evidence=evidence), *result)
 
 
+def _may_order(compiler: Compiler) -> bool:
+    """Whether the compiler has another order to offer here, and the user has not chosen one."""
+    return predictions_are_verified() and _levers.left_alone(compiler.options)
+
+
 def _search(
-    compiler: Compiler, wanted: Budget, regions: str, max_compiles: int, offload: bool | HostMemory
+    compiler: Compiler,
+    wanted: Budget,
+    regions: str,
+    max_compiles: int,
+    offload: bool | HostMemory,
+    levers: bool,
 ) -> Fitted:
     progress, traced = compiler.progress, compiler.traced
     progress.stage(f"planning {len(traced.program.ops)} operations")
@@ -226,28 +244,41 @@ def _search(
     if first is not None and first[1].total_bytes <= limit:
         return compiler.fitted(explained(plain), *first, unplanned=unplanned)
 
+    def fits(rung: Step) -> bool:
+        if each is not None:
+            return each.total_bytes(rung) <= limit
+        return rung.prediction.estimate.total_bytes * scale <= limit
+
+    ladder = refined(ladder, fits, progress)
+    pulled = _levers.offered(plain) if levers and not scaled and _may_order(compiler) else None
+    lever = pulled  # until it is tried
     tried: list[tuple[Step, int]] = []
     # The model may be wrong about the plain step too: near the budget, the last compilation is for that one.
     near = plain.prediction.low.total_bytes <= 1.15 * limit + 2**16
     while compiler.count < max(1, max_compiles - (near and first is None)):
         at = following(scale, start)
-        if at is None:
+        rung = None if at is None else ladder.steps[at]
+        if lever is not None and _levers.pays(lever, rung, limit):
+            rung, at, lever = lever, None, None
+        elif rung is None:
             at = ladder.lowest(start)
             # The model is over by no more than its own error: the lowest rung is worth a compilation.
             if at is None or (ladder.steps[at].prediction.low.total_bytes > 1.1 * limit and not scaled):
                 break
-        rung = ladder.steps[at]
+            rung = ladder.steps[at]
         extra = rung.extra_flops / max(traced.program.flops, 1.0)
         progress.stage(
             f"compiling a plan of {format_bytes(rung.predicted_bytes)} (predicted), "
-            f"{format_percent(extra, signed=True)} FLOPs"
+            f"{format_percent(extra, signed=True)} FLOPs{rung.lever and f', {rung.lever}'}"
         )
         verify(rung.variant.flat, rung.flat, NEVER_REPEATED)
-        result = compiler.compile(rung.flat, None)
+        result = compiler.compile(rung.flat, None, rung.lever)
         total = result[1].total_bytes
         if total <= limit:
             return compiler.fitted(explained(rung), *result, unplanned=unplanned)
         tried.append((rung, total))
+        if at is None:
+            continue
         scale = max(scale, total / rung.prediction.estimate.total_bytes)
         if each is not None:
             each.learn(rung, result[1])
@@ -259,15 +290,17 @@ def _search(
             return compiler.fitted(explained(plain), *first, unplanned=unplanned)
         tried.append((plain, first[1].total_bytes))
     after = following(scale, start)
-    if after is not None:
-        left = ladder.steps[after]
+    left = None if after is None else ladder.steps[after]
+    if lever is not None and _levers.pays(lever, left, limit):
+        left = lever
+    if left is not None:
         predicted = format_bytes(left.predicted_bytes if each is None else each.total_bytes(left))
         raise BudgetError(
             f"no plan within {format_bytes(limit)} ({wanted.text!r}) was certified in "
             f"max_compiles={max_compiles} "
             f"compilations; the next plan is predicted at {predicted}: allow more compilations"
         )
-    raise _infeasible(ladder, limit, wanted, tried, first[1] if compiler.sharded and first else None)
+    raise _infeasible(ladder, limit, wanted, tried, first[1] if compiler.sharded and first else None, pulled)
 
 
 def _fixed_bytes(step: Step) -> int:
@@ -282,14 +315,18 @@ def _infeasible(
     wanted: Budget,
     tried: Sequence[tuple[Step, int]] = (),
     on_each: CompiledMemory | None = None,
+    lever: Step | None = None,
 ) -> BudgetError:
-    """`on_each`: the plain step's memory on each of several devices, as compiled."""
+    """`on_each`: the plain step's memory on each of several devices, as compiled; `lever`: the step as it is
+    under a lever of the compiler."""
     bound, where = lower_bound(ladder.traced.program, ladder.tradable())
     if on_each is not None and ladder.traced.flat.shards is not None:
         bound = max(on_each.fixed_bytes, bound + on_each.fixed_bytes - _fixed_bytes(ladder.steps[0]))
     elif on_each is not None:
         bound, where = on_each.fixed_bytes, "arguments and results on each device"
     lowest = ladder.steps[ladder.lowest() or 0]
+    if lever is not None and lever.predicted_bytes < lowest.predicted_bytes:
+        lowest = lever
     peak = lowest.prediction.peak
     top = f"; its peak is held by {peak[0].op} at {peak[0].source or 'no user line'}" if peak else ""
     if peak and peak[0].eqn >= 0 and (region := region_at(lowest.flat.eqns[peak[0].eqn])):

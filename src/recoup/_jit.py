@@ -14,7 +14,7 @@ import jax
 from recoup._compiling import Fitted
 from recoup._fit import fit
 from recoup._host import HostMemory
-from recoup._report.text import format_bytes, format_percent
+from recoup._report.text import format_bytes
 from recoup._trace import as_names, as_numbers, bind_static
 
 
@@ -30,6 +30,7 @@ def jit(
     compiler_options: Mapping[str, Any] | None = None,
     regions: str = "respect",
     offload: bool | HostMemory = False,
+    levers: bool = True,
     quiet: bool = False,
 ) -> Callable[..., Any]:
     """`jax.jit` with a budget: `step` is planned, compiled and certified at the first call of each signature.
@@ -40,7 +41,7 @@ def jit(
       step: the function; leave it out to use `jit(budget=...)` as a decorator.
       budget: as for `recoup.fit`.
       donate_argnums, static_argnums, static_argnames, in_shardings, out_shardings, compiler_options, regions,
-        offload: as for `recoup.fit`.
+        offload, levers: as for `recoup.fit`.
       quiet: print nothing.
 
     Returns:
@@ -61,6 +62,7 @@ def jit(
             compiler_options=compiler_options,
             regions=regions,
             offload=offload,
+            levers=levers,
             quiet=quiet,
         )
     numbers, names = as_numbers(static_argnums), as_names(static_argnames)
@@ -91,6 +93,7 @@ def jit(
                 compiler_options=compiler_options,
                 regions=regions,
                 offload=offload,
+                levers=levers,
             )
             cache[key] = found
             if not quiet:
@@ -105,5 +108,5 @@ def _announcement(found: Fitted) -> str:
     return (
         f"recoup: {found.__name__}: planned {format_bytes(found.plan.peak_bytes)}, certified "
         f"{format_bytes(found.memory.total_bytes)} of {format_bytes(found.plan.budget_bytes)} by the "
-        f"{found.memory.instrument}, {format_percent(found.plan.overhead, signed=True)} FLOPs"
+        f"{found.memory.instrument}, {found.plan.price}"
     )

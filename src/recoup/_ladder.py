@@ -24,6 +24,7 @@ from recoup._program import Program
 from recoup._rewrite import rewrite
 from recoup._trace import Traced, to_program
 
+_WITHIN = 0.9  # how far the machine's peaks may be from the memory model's, beside one factor
 _OFFERED = 6  # loop trades that are also planned with host memory
 
 
@@ -48,6 +49,7 @@ class Step:
     cost: float  # extra, in the planner's unit
     extra_flops: float
     donated: tuple[bool, ...]
+    lever: str = ""  # of the compiler (see `_levers`)
 
     @cached_property
     def flat(self) -> Flat:
@@ -60,7 +62,8 @@ class Step:
     def prediction(self) -> Prediction:
         """The memory model's view of the rewritten program."""
         apart = bool(self.variant.moves)
-        return _memory.predict(self.flat.per_device(), donated=self.donated, host_apart=apart)
+        deep = bool(self.lever)
+        return _memory.predict(self.flat.per_device(), donated=self.donated, host_apart=apart, deep=deep)
 
     @property
     def predicted_bytes(self) -> int:
@@ -77,6 +80,7 @@ class Ladder:
     bodies: tuple[Body, ...]
     traced: Traced
     host: str = ""  # the memory that values may be moved to, or why they are not
+    refined: int | None = None  # the rung from which on the general solver was asked (see `_refine`)
 
     def first_within(self, budget_bytes: int, scale: float | None = None, start: int = 0) -> int | None:
         """The first rung from `start` on that is predicted to be within the budget.
@@ -101,10 +105,20 @@ class Ladder:
             else:
                 low = middle + 1
         if self._fits(low, budget_bytes, scale):
-            return low
+            return next((k for k in self._passed(low, start) if self._fits(k, budget_bytes, scale)), low)
         # Predictions do not fall all the way where the machine and the memory model disagree: look at every
         # rung before giving up.
         return next((k for k in range(start, len(self.steps)) if self._fits(k, budget_bytes, scale)), None)
+
+    def _passed(self, found: int, start: int) -> list[int]:
+        """Cheaper rungs of the refined end that may be as low: there the machine's peaks are not in order."""
+        if self.refined is None:
+            return []
+        known = [self.steps[k] for k in (self.refined - 1, found) if k]
+        most = self.steps[found].prediction.high.temporaries_bytes
+        ratio = min((s.prediction.high.temporaries_bytes / max(1, s.peak_bytes) for s in known), default=1.0)
+        rungs = range(max(start, self.refined), found)
+        return [k for k in rungs if self.steps[k].peak_bytes * ratio * _WITHIN <= most]
 
     def _guess(self, budget_bytes: int, start: int) -> int:
         """The rung that the machine's peaks point to, corrected by one prediction near it."""
@@ -210,7 +224,7 @@ def build(traced: Traced, *, progress: Any = None, host: HostMemory | None = Non
                 steps.append(Step(variant, rung, rung.peak_bytes, rung.cost + dearer, extra, traced.donated))
     front = pareto_by(steps, ceiling + 1 if not loops else max((s.peak_bytes for s in steps), default=0) + 1)
     return Ladder(
-        (plain, *_spaced(front)), tuple(pairs), tuple(bodies), traced, "" if host is None else str(host)
+        (plain, *spaced(front)), tuple(pairs), tuple(bodies), traced, "" if host is None else str(host)
     )
 
 
@@ -242,7 +256,7 @@ def loop_choices(pairs: Sequence[Pair | Body], limit: int = 40) -> list[tuple[in
     return found
 
 
-def _spaced(front: Sequence[Step], ratio: float = 0.985) -> list[Step]:
+def spaced(front: Sequence[Step], ratio: float = 0.985) -> list[Step]:
     """Rungs at least 1.5 % apart: closer ones are within the prediction's error, and each costs a look."""
     kept: list[Step] = []
     for i, step in enumerate(front):

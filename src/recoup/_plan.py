@@ -6,12 +6,13 @@ costs) explains it. A fingerprint of the step guards it: a plan applies to the p
 """
 
 import json
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recoup import _plan_file
+from recoup import _levers, _plan_file
 from recoup._report import notebook
 from recoup._report.advice import Advice
 from recoup._report.of_plan import plan_picture, regions_note
@@ -112,6 +113,7 @@ class Plan(Reported):
       loops, repeats, bodies: what runs again: a `LoopTrade` for each pair of loops, operations by their
         index, and a `BodyPlan` for each loop that is planned inside.
       regions: how the step's own regions were treated; made_with: the versions of recoup and JAX.
+      lever: the compiler's lever that the step is compiled with; "" for none.
       decisions: what happens to each value that waits for a late use.
       fingerprint: of the step that it was made for.
       evidence: the traced step and the plans not chosen, for `report` and `advise`; None for a plan read
@@ -134,6 +136,7 @@ class Plan(Reported):
     regions: str = "respect"
     gathers: int = 0
     gathered_bytes: int = 0
+    lever: str = ""
     made_with: Mapping[str, str] = field(default_factory=dict)
     evidence: "Evidence | None" = field(default=None, repr=False, compare=False)
 
@@ -154,8 +157,14 @@ class Plan(Reported):
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the step runs as it is."""
-        return not self.repeats and not self.loops and not self.bodies
+        """Whether the step runs as it is, compiled as it is."""
+        return not self.repeats and not self.loops and not self.bodies and not self.lever
+
+    @property
+    def price(self) -> str:
+        """The extra work and the compiler's lever, in a few words."""
+        work = f"{format_percent(self.overhead, signed=True)} FLOPs"
+        return f"{work}, {self.lever}" if self.lever else work
 
     @property
     def region_names(self) -> tuple[str, ...]:
@@ -253,6 +262,8 @@ def render(plan: Plan, rows: int = 12) -> str:
         lines.append(regions_note(names, plan.regions))
     if plan.host:
         lines.append(note(f"Host memory: {plan.host}"))
+    if plan.lever:
+        lines += textwrap.wrap(_levers.described(plan.lever), 80)
     if plan.changes_nothing:
         lines.append("Nothing is recomputed: the step runs as it is.")
         return "\n".join(lines)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from recoup import _levers
 from recoup._report.text import format_bytes
 from recoup.errors import PlanError
 
@@ -114,6 +115,7 @@ def parse(data: Any, where: str) -> "Plan":
         regions=whole.one_of("regions", ("respect", "replan")),
         gathers=whole.count("gathers", default=0),
         gathered_bytes=whole.count("gathered_bytes", default=0, most=MAX_BYTES),
+        lever=whole.one_of("lever", ("", *_levers.OPTIONS), default=""),
         made_with=whole.labels("made_with"),
     )
 
@@ -174,8 +176,8 @@ class _Fields:
             raise self._wrong(name, "text")
         return value
 
-    def one_of(self, name: str, allowed: tuple[str, ...]) -> str:
-        value = self.text(name)
+    def one_of(self, name: str, allowed: tuple[str, ...], default: str | None = None) -> str:
+        value = self.text(name, default)
         if value not in allowed:
             raise self._wrong(name, " or ".join(allowed))
         return value

@@ -45,6 +45,7 @@ class Found:
         )
         self.unplanned_memory = None
         self.compiles = 1
+        self.lever = ""
 
     def __str__(self) -> str:
         return "  a table"

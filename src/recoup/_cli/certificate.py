@@ -30,7 +30,8 @@ def certificate(fitted: Any) -> str:
     if fitted.unplanned_memory is not None:
         columns = {"as it is": fitted.unplanned_memory, **columns}
     times = "one compilation" if fitted.compiles == 1 else f"{fitted.compiles} compilations"
-    return f"Certified by the {fitted.memory.instrument}, {times}\n{memory_table(columns)}"
+    how = f", {fitted.plan.lever}" if fitted.plan.lever else ""
+    return f"Certified by the {fitted.memory.instrument}, {times}{how}\n{memory_table(columns)}"
 
 
 def memory_data(memory: Any) -> dict[str, Any]:

@@ -16,6 +16,9 @@ SUMMARY = "plan, compile and certify a step inside a budget"
 def configure(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     add_planning(parser)
+    parser.add_argument(
+        "--no-levers", action="store_true", help="never have the compiler order the step for less memory"
+    )
     add_report(parser)
     add_output(parser)
 

@@ -79,6 +79,7 @@ def planned(options: argparse.Namespace, how: str) -> Any:
         donate_argnums=options.donate,
         regions=options.regions,
         offload=offload if isinstance(offload, bool) else recoup.HostMemory(bytes_per_second=offload),
+        **({"levers": False} if getattr(options, "no_levers", False) else {}),
     )
     if options.save is not None:
         plan = found if how == "plan" else found.plan

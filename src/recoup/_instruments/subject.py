@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from recoup import _compat
-from recoup._compiling import Fitted, _compiler_options
+from recoup._compiling import Fitted
 from recoup._trace import as_names, as_numbers, bind_static, trace
 from recoup.errors import InstrumentError
 
@@ -121,7 +121,7 @@ def _of_fitted(fitted: Fitted, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         bound.args,
         bound.kwargs,
         tuple(positions),
-        _compiler_options(None),
+        dict(fitted._jit_options.get("compiler_options") or {}),
         fitted.memory.constants_bytes,
         fitted.compiled,
     )

@@ -36,7 +36,7 @@ from recoup._memory._layout import assign_layouts
 from recoup._memory._library import fuse_library
 from recoup._memory._lower import Lowering, full_shape, squeeze
 from recoup._memory._results import Life, Live, MemoryBytes, Point, Prediction
-from recoup._memory._schedule import breadth_first
+from recoup._memory._schedule import breadth_first, depth_first
 from recoup._memory._tables import SLACK, Tables, tables
 
 # They register their rules.
@@ -120,9 +120,9 @@ def _branches(g: Graph) -> bool:
     )
 
 
-def _arena(g: Graph, donated: dict[int, int], way: tuple[bool, str]) -> Arena:
+def _arena(g: Graph, donated: dict[int, int], way: tuple[bool, str], deep: bool) -> Arena:
     stay = tables(_compat.JAX_VERSION).barriers_stay
-    schedule = functools.partial(breadth_first, reverse=way[0])
+    schedule = functools.partial(depth_first if deep else breadth_first, reverse=way[0])
     return allocate(g, schedule, donated, barriers_stay=stay, equal=way[1])
 
 
@@ -135,6 +135,7 @@ def predict(
     barriers_hold: bool = True,
     host_apart: bool = False,
     orders: int = 2,
+    deep: bool = False,
 ) -> Prediction:
     """Predicts the compiled memory of a program from its jaxpr, without compiling.
 
@@ -146,6 +147,7 @@ def predict(
       host_apart: whether what is moved to host memory takes nothing on the device. On a CPU it does.
       orders: how many orders of simultaneously ready operations to try, of two; the interval spans them. With
         branches or loops of unknown length in the program two ways more are tried to place equal buffers.
+      deep: whether the compiler is told to order operations depth first (see `recoup._levers`).
 
     Returns:
       The prediction, all sizes in bytes.
@@ -171,7 +173,7 @@ def predict(
         ways = [LIKELY, REVERSED][: orders if way is lowering else 1]
         if _branches(way.g):
             ways += EQUALS
-        arenas += [_arena(way.g, aliases, taken) for taken in ways]
+        arenas += [_arena(way.g, aliases, taken, deep) for taken in ways]
     layouts = [heap_bytes(a.plan, a.peak_bytes) for a in arenas]
     low = round(min(a.peak_bytes for a in arenas) * (1 - SLACK))
     high = round(max(first for _, first in layouts) * (1 + SLACK))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from recoup import _signature
+from recoup import _levers, _signature
 from recoup._report.picture import Figure, Picture
 from recoup._report.text import format_bytes, format_percent, listing
 
@@ -47,6 +47,8 @@ def plan_picture(plan: "Plan") -> Picture:
         notes += (regions_note(plan.region_names, plan.regions),)
     if plan.host:
         notes += (f"Host memory: {plan.host}.",)
+    if plan.lever:
+        notes += (_levers.described(plan.lever),)
     return Picture(
         title="Plan",
         headline=headline,
