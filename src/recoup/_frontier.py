@@ -161,12 +161,13 @@ def frontier(
     from recoup._bound import lower_bound
     from recoup._compiling import trace_step
     from recoup._progress import Progress
+    from recoup._refine import refined
 
     with Progress() as progress:
         progress.stage("tracing")
         traced = trace_step(step, args, kwargs, donate_argnums, static_argnums, static_argnames, regions)
         progress.stage(f"planning {len(traced.program.ops)} operations")
-        ladder = _ladder.build(traced, progress=progress)
+        ladder = refined(_ladder.build(traced, progress=progress), lambda _: False, progress)
         chosen = _spread([rung.peak_bytes for rung in ladder.steps[1:]], points - 1)
         found: list[Point] = []
         flops = max(1.0, traced.program.flops)

@@ -119,7 +119,8 @@ def test_plan_alone_compiles_nothing(monkeypatch):
     actions = {d.action for d in plan.decisions}
     assert actions == {"keep", "recompute"}
     again = [d for d in plan.decisions if d.action == "recompute" and d.bytes]
-    assert all("helpers.py" in d.source and d.recipe and d.inputs for d in again)
+    assert all("helpers.py" in d.source and d.recipe for d in again)
+    assert all(d.inputs for d in again if d.op != "broadcast_in_dim")  # which may spread a number
     shown = str(plan)
     assert max(map(len, shown.splitlines())) <= 80 and "helpers.py" in shown
     assert json.loads(plan.to_json())["peak_bytes"] == plan.peak_bytes
