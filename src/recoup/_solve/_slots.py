@@ -82,7 +82,7 @@ class Slots(Profile):
             order: the computations.
             spacing: holes before each of them, and at the end.
             places: if given, holes before each operation's first computation instead, and none at the end;
-                `spacing` is then for repeats only. Repeats appear and move where there are holes, so this says
+                `spacing` is then for repeats only. Repeats appear and move where there are holes: this says
                 where they may run.
         """
         length = len(order)
