@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from recoup import Graph, InfeasibleError, Offload, solve
 from recoup._solve import check
-from recoup._solve._bounds import link_bound, peak_bound
+from recoup._solve._bounds import peak_bound
 from recoup._solve._brute import brute_force
 from recoup._solve._brute_link import brute_force_link
+from recoup._solve._cut import peak_cut, planned
 from recoup._solve._linked import Linked
-from recoup._solve._place import place
+from recoup._solve._place import evict, place
 from recoup._solve._search import Search
 from recoup.errors import PlanError
 
@@ -225,8 +226,9 @@ def test_brute_force_agrees_and_no_bound_exceeds_it(seed, free):
     offload = Offload(prices, prices, float(rng.choice([0.5, 1, 2, 8])))
     order = "free" if free else "given"
     exact = brute_force_link(graph, budget, offload, given=not free)
-    bound = graph.total_cost + link_bound(graph, budget, offload, free=free)
-    assert bound <= exact.lower_bound + 1e-6
+    cut = peak_cut(graph, budget, free=free, time_limit=5.0, offload=offload)
+    assert cut is not None
+    assert graph.total_cost + cut.extra_cost <= exact.lower_bound + 1e-6
     if exact.order is None:
         if exact.finished:
             with pytest.raises(InfeasibleError):
@@ -256,7 +258,7 @@ def test_search_alone_finds_the_optimum_nearly_always(free):
         exact = brute_force_link(graph, budget, offload, given=not free)
         if exact.order is None:
             continue
-        search = Linked(graph, budget, [list(range(len(graph)))], None, free, 0, offload)
+        search = Linked(graph, budget, list(range(len(graph))), None, None, free, 0, offload)
         search.run(20_480, float("inf"), 0.0)
         tried += 1
         moving += moved(exact.order, graph)
@@ -287,6 +289,32 @@ def test_placed_moves_stay_within_the_budget_and_bring_all_back(seed, price):
     # not worse than every move waited for
     takes = [graph.sizes[c % n] / offload.bytes_per_cost for c in order if c >= n]
     assert placed.stalls <= sum(takes) + 1e-9
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=40, deadline=None)
+def test_starts_without_a_search(seed):
+    rng = np.random.default_rng(seed)
+    graph = way_back(int(rng.integers(8, 40)), rng, density=0.05)
+    n, floor = len(graph), peak_bound(graph)[0]
+    everything = np.ones(n, dtype=bool)
+    instant, offload = Offload(np.zeros(n), np.zeros(n)), Offload.link(graph, 2.0)
+    # whatever the operations fit in
+    order = evict(graph, range(n), floor, everything)
+    assert [code for code in order if code < n] == list(range(n))
+    assert check(graph, order, floor, given=True, offload=instant).peak_bytes <= floor
+    assert evict(graph, range(n), floor - 1, everything) is None
+    if check(graph, range(n)).peak_bytes > floor:
+        assert evict(graph, range(n), floor, ~everything) is None
+        check(graph, place(graph, order, floor, offload), floor, given=True, offload=offload)
+    # what follows the relaxation is legal; its bound is below the cheapest of both
+    budget = between(graph, rng)
+    if budget is not None:
+        bound, order = planned(graph, budget, offload, 5.0)
+        placed = check(graph, place(graph, order, budget, offload), given=True, offload=offload)
+        assert placed.peak_bytes <= max(budget, check(graph, order, offload=instant).peak_bytes)
+        if placed.peak_bytes <= budget:
+            assert graph.total_cost + bound <= placed.cost + 1e-6
 
 
 @pytest.mark.parametrize("order", ["given", "free"])

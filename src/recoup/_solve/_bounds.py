@@ -29,7 +29,6 @@ Bools = NDArray[np.bool_]
 DENSE = 1500  # operations up to which every row is looked at
 MOST_ROWS = 400
 SAMPLED_ROWS = 24
-LINK_ROWS = 8
 
 
 def peak_bound(graph: Graph) -> tuple[int, int]:
@@ -77,102 +76,11 @@ def cover_bound(
         again = np.minimum(graph.costs, offload.stores + offload.fetches)
         cheaper = Graph(again, graph.sizes, graph.edges)
         return cover_bound(cheaper, budget, free=free, time_limit=time_limit)
-    _, across, excess = _rows(graph, budget, free)
-    if not len(excess):
-        return 0.0
-    if len(excess) > MOST_ROWS:
-        keep = np.sort(np.argsort(-excess, kind="stable")[:MOST_ROWS])
-        across, excess = across[keep], excess[keep]
-    single = max(_knapsack(graph, row, int(e)) for row, e in zip(across, excess, strict=True))
-    dense = len(graph) <= DENSE
-    return max(single, _program(graph, across, excess, budget, integer=dense, time_limit=time_limit))
-
-
-def link_bound(
-    graph: Graph, budget: int, offload: Offload, *, free: bool = False, time_limit: float = 2.0
-) -> float:
-    """Cost beyond one full pass that every schedule within `budget` pays, where moves take time on a link.
-
-    Of the values across an operation `t` some are not held while it first runs: x_v of them are computed
-    again after it, y_v are stored before it starts and fetched after it ends. With A the time before it and
-    B the time after it, `before` and `after` the operations that come there in every order:
-
-        minimise A + c_t + B + sum of prices of y_v, so that   x_v + y_v <= 1,
-            sum s_v (x_v + y_v)  >=  excess,     A + c_t + B  >=  cost of one pass + sum c_v x_v,
-            A >= c(before),   B >= c(after) + sum c_v x_v,   A, B >= sum s_v y_v / bytes_per_cost
-
-    for the fullest operation and a few others; the largest of these minima. Arguments as for `cover_bound`.
-    """
-    steps, across, excess = _rows(graph, budget, free)
-    if not len(steps):
-        return 0.0
-    rows = {int(np.argmax(excess)), *np.linspace(0, len(steps) - 1, LINK_ROWS - 1).astype(int).tolist()}
-    best = 0.0
-    for row in sorted(rows):
-        step = int(steps[row])
-        if free:
-            before = graph.costs[reach(step, graph.operand_lists(), len(graph))].sum()
-            after = graph.costs[reach(step, graph.user_lists(), len(graph))].sum()
-        else:
-            before, after = graph.costs[:step].sum(), graph.costs[step + 1 :].sum()
-        values = np.nonzero(across[row] & (graph.sizes > 0))[0]
-        best = max(
-            best,
-            _link_program(
-                graph, values, int(excess[row]), offload, float(before), float(after), step,
-                time_limit / LINK_ROWS,
-            ),
-        )  # fmt: skip
-    return best
-
-
-def _link_program(
-    graph: Graph,
-    values: Ints,
-    excess: int,
-    offload: Offload,
-    before: float,
-    after: float,
-    step: int,
-    time_limit: float,
-) -> float:
-    total = graph.total_cost or 1.0
-    count = len(values)
-    costs, sizes = graph.costs[values] / total, graph.sizes[values] / max(1, excess)
-    movable = offload.movable[values]
-    prices = np.where(movable, offload.stores[values] + offload.fetches[values], 0.0) / total
-    takes = graph.sizes[values] / offload.bytes_per_cost / total
-    own = float(graph.costs[step]) / total
-    zero, one = np.zeros(count), sparse.identity(count)
-    # columns: x, y, A, B
-    times = [
-        ([*sizes, *sizes, 0, 0], 1 - 1e-6),
-        ([*-costs, *zero, 1, 1], graph.total_cost / total - own),
-        ([*zero, *-takes, 1, 0], 0.0),
-        ([*zero, *-takes, 0, 1], 0.0),
-        ([*-costs, *zero, 0, 1], after / total),
-    ]
-    matrix = sparse.csr_array(np.array([row for row, _ in times]))
-    least = np.array([bound for _, bound in times]) - 1e-9
-    single = sparse.hstack([one, one, sparse.csr_array((count, 2))])
-    result = optimize.milp(
-        np.concatenate([zero, prices, [1, 1]]),
-        constraints=[optimize.LinearConstraint(matrix, lb=least), optimize.LinearConstraint(single, ub=1)],
-        bounds=optimize.Bounds(
-            [*zero, *zero, before / total - 1e-9, 0], [*zero + 1, *movable, np.inf, np.inf]
-        ),
-        options={"time_limit": max(0.1, time_limit)},
-    )
-    if not result.success:
-        return 0.0
-    return max(0.0, float(result.fun) + own - graph.total_cost / total - 1e-7) * total
-
-
-def _rows(graph: Graph, budget: int, free: bool) -> tuple[Ints, Bools, Ints]:
-    """Operations at which one pass is over the budget, the values across each, and by how many bytes these
-    with its own and its operands are over it."""
     over = np.nonzero(given_profile(graph) > budget)[0]
-    if len(graph) > DENSE and len(over):
+    if not len(over):
+        return 0.0
+    dense = len(graph) <= DENSE
+    if not dense:
         # neighbouring rows say nearly the same: the fullest, and some spread over the order
         fullest = int(np.argmax(given_profile(graph)))
         over = np.unique([*over[np.linspace(0, len(over) - 1, SAMPLED_ROWS - 1).astype(int)], fullest])
@@ -184,7 +92,13 @@ def _rows(graph: Graph, budget: int, free: bool) -> tuple[Ints, Bools, Ints]:
         held[row, step] = True
     excess = held @ graph.sizes - budget
     keep = np.nonzero(excess > 0)[0]
-    return over[keep], across[keep], excess[keep]
+    if not len(keep):
+        return 0.0
+    if len(keep) > MOST_ROWS:
+        keep = np.sort(keep[np.argsort(-excess[keep], kind="stable")[:MOST_ROWS]])
+    across, excess = across[keep], excess[keep]
+    single = max(_knapsack(graph, row, int(e)) for row, e in zip(across, excess, strict=True))
+    return max(single, _program(graph, across, excess, budget, integer=dense, time_limit=time_limit))
 
 
 def across_given(graph: Graph, steps: Ints) -> Bools:

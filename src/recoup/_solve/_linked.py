@@ -1,12 +1,13 @@
 """The search where moves take time on a link: schedules to start from, then annealing on the real thing.
 
-Starts: schedules of the search without time (`_search`), once without moves and with a few prices for a byte
-moved, shares of its time on the link; their moves are placed (`_place`). No price is right: it knows neither
-when the link is idle nor where the memory is short. The cheapest, and the one without moves, go to two
-islands of annealing in which the clock runs (`_link`), in rounds as in `_search`.
+Starts: the order with whatever is read last moved away (`evict`), and schedules of the search without time
+(`_search`), at a few prices for a byte moved, shares of its time on the link, and without moves; it begins
+with the plan of the relaxation (`_cut`). Their moves are placed (`place`). No price is right: it knows
+neither when the link is idle nor where the memory is short. The cheapest, and the one without moves, go to
+two islands of annealing in which the clock runs (`_link`), in rounds as in `_search`.
 
-Measured (docs/planners.md): that annealing is where the gain is, from any of these starts; on large graphs
-it is slow, and a good start decides.
+Measured (docs/planners.md): that annealing is where the gain is, from any of these starts; on graphs of
+thousands of operations it is slow, and the plan of the relaxation decides.
 """
 
 import random
@@ -20,12 +21,14 @@ from recoup._graph import Graph, Ints, Offload
 from recoup._solve._annealer import COMPILED
 from recoup._solve._check import check
 from recoup._solve._link import Link
-from recoup._solve._place import place
+from recoup._solve._place import evict, place
 from recoup._solve._search import ISLANDS, PAUSE, UNIT, Search
 
-PRICES = (None, 0.3, 0.1, 0.03)  # of the time on the link, each way; None: no moves
+PRICES = (0.1, 0.3, 0.03, None)  # of the time on the link, each way; None: no moves
 START = 0.05  # share of the moves or the time for each
-LENGTH = 25_600  # moves of an island in the first round
+PARTS = (0.2, 0.5, 1.0)  # of them, after which the best is placed
+LENGTH = 25_600  # moves of an island in the first round; a fifth of it on large graphs
+LARGE = 1000
 GROWN = 1.2
 ROOM = 3  # how many times its operations a schedule may grow to
 
@@ -36,7 +39,8 @@ class Linked:
     Args:
         graph: the problem.
         budget: bytes.
-        given: legal orders of the computations alone, to start from.
+        given: a legal order of the computations alone.
+        planned: an order of computations and fetches whose moves take no time, or None.
         start: an order as `check` reads it with this offload, or None.
         free: first computations may change their order.
         seed: of all random draws.
@@ -53,19 +57,26 @@ class Linked:
         self,
         graph: Graph,
         budget: int,
-        given: Sequence[list[int]],
+        given: list[int],
+        planned: list[int] | None,
         start: list[int] | None,
         free: bool,
         seed: int,
         offload: Offload,
     ) -> None:
         self.graph, self.budget, self.offload, self.free, self.seed = graph, budget, offload, free, seed
-        self.searches = [Search(graph, budget, given, free, seed, self._priced(p)) for p in PRICES]
+        self.searches = []
+        for price in PRICES:
+            starts = [given] if planned is None or price is None else [planned, given]
+            self.searches.append(Search(graph, budget, starts, free, seed, self._priced(price)))
         self.order: list[int] | None = None
         self.cost = float("inf")
         self.lowest_bytes = min(s.lowest_bytes for s in self.searches)
         self.moves = 0
         self.starts: list[tuple[float, list[int]]] = []
+        for moving in (planned, evict(graph, np.arange(len(graph)), budget, offload.movable.tolist())):
+            if moving is not None:
+                self._offer(place(graph, moving, budget, offload))
         if start is not None:
             self._offer(start)
 
@@ -92,18 +103,22 @@ class Linked:
             self._begin(search, share, min(deadline, time.monotonic() + START * (deadline - now)), UNIT)
         if not self.starts:
             # memory is scarce: first of all a schedule that fits
-            search = self.searches[2]
+            search = self.searches[0]
             self._begin(search, search.moves + max(0, moves - self.moves), deadline, 1 << 60)
         if self.order is not None and self.cost > enough:
             self._anneal(moves, deadline, enough)
 
     def _begin(self, search: Search, moves: int, deadline: float, enough: int) -> None:
-        before = search.moves
-        search.run(moves, deadline, enough)
-        self.moves += search.moves - before
+        # looked at on the way, too: what is cheaper at a price may wait longer for the link
+        began, before = time.monotonic(), search.moves
+        for part in PARTS:
+            made, order = search.moves, search.order
+            until = before + int(part * (moves - before)) // 512 * 512
+            search.run(until, began + part * (deadline - began), enough)
+            self.moves += search.moves - made
+            if search.order is not None and search.order is not order:
+                self._offer(place(self.graph, search.order, self.budget, self.offload))
         self.lowest_bytes = min(self.lowest_bytes, search.lowest_bytes)
-        if search.order is not None:
-            self._offer(place(self.graph, search.order, self.budget, self.offload))
 
     def _anneal(self, moves: int, deadline: float, enough: float) -> None:
         graph, offload = self.graph, self.offload
@@ -111,7 +126,8 @@ class Linked:
         mean = total / max(1, len(graph))
         movable = offload.movable
         room = max(ROOM * len(graph) + 64, *(len(order) for _, order in self.starts))
-        best = [min(self.starts, key=lambda s: s[0])[1], self.starts[0][1]]
+        # the last start is the one without moves, if that fits
+        best = [min(self.starts, key=lambda s: s[0])[1], self.starts[-1][1]]
         islands = []
         for i in range(ISLANDS):
             link = Link(
@@ -125,12 +141,13 @@ class Linked:
             link.weight = mean / max(1.0, float(graph.sizes.mean())) / 10
             islands.append(link)
         draws = random.Random(self.seed)
-        length = LENGTH
-        look = PAUSE if COMPILED and len(graph) <= 1000 else 256  # no influence on the result
+        small = len(graph) <= LARGE
+        length = LENGTH if small else LENGTH // 5
+        look = PAUSE if COMPILED and small else 256  # no influence on the result
         with ThreadPoolExecutor(ISLANDS if COMPILED else 1) as pool:
             while True:
                 for link in islands:
-                    hot = mean * 10 ** draws.uniform(-1.5, 0.5)
+                    hot = mean * 10 ** draws.uniform(-1.5, 1.0)
                     link.heat(hot, mean * 10 ** draws.uniform(-4.0, -2.5), length)
                 left = length
                 while left > 0:

@@ -1,4 +1,9 @@
-"""Where stores end and fetches begin: a schedule whose moves took no time, fitted to a link that takes it.
+"""Schedules with moves, made without a search: what to move when memory is short, and when to move it.
+
+`evict` makes room by moving away whatever is read last, and fetches it back where it is read (Belady 1966):
+within any budget that the operations fit in, if all values may move.
+
+`place` says where stores end and fetches begin: a schedule whose moves took no time, fitted to a link.
 
 The computations stay where they are. Memory that they leave within the budget is given to the moves: stores,
 in the order of computation, stay in memory until the link has carried them or the room is needed; fetches,
@@ -9,9 +14,11 @@ Source: the idle-time criterion of vDNN (Rhu et al., MICRO 2016), as in the plan
 Limits: greedy, and with the times of a computation that never waits.
 """
 
+import heapq
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recoup._graph import Graph, Ints, Offload
 from recoup._solve._check import check
@@ -65,23 +72,28 @@ def place(graph: Graph, order: Sequence[int] | Ints, budget: int, offload: Offlo
         out = max(out, float(starts[made[v] + 1])) + takes[v]
         done = max(made[v] + 1, int(np.searchsorted(starts, out - 1e-9 * starts[-1])))
         at = left + 1
-        while at < min(done, right) and room[at] >= sizes[v]:
-            room[at] -= sizes[v]
-            at += 1
+        if min(done, right) > at:
+            at += _first(room[at : min(done, right)] < sizes[v])
+            room[left + 1 : at] -= sizes[v]
         ended[v] = min(done, at)
         stores[ended[v]].append(2 * count + v)
     back = float(starts[-1])
     for left, right, v in sorted(gaps, key=lambda gap: gap[1], reverse=True):
         back = min(back, float(starts[right])) - takes[v]
-        at = right
-        while at > max(left + 1, ended[v]) and starts[at] > back and room[at - 1] >= sizes[v]:
-            at -= 1
-            room[at] -= sizes[v]
+        at = max(left + 1, ended[v], int(np.searchsorted(starts, back, side="right")) - 1)
+        if at < right:
+            at = right - _first(room[at:right][::-1] < sizes[v])
+            room[at:right] -= sizes[v]
         fetches[at].append(count + v)  # the last one first
     result: list[int] = []
     for at in range(len(runs) + 1):
         result += [*stores[at], *reversed(fetches[at]), *runs[at : at + 1]]
     return result
+
+
+def _first(found: NDArray[np.bool_]) -> int:
+    """Index of the first that is true, or how many there are."""
+    return int(np.argmax(found)) if found.any() else len(found)
 
 
 def _held(graph: Graph, runs: list[int], gaps: list[tuple[int, int, int]]) -> Ints:
@@ -92,3 +104,49 @@ def _held(graph: Graph, runs: list[int], gaps: list[tuple[int, int, int]]) -> In
         change[left + 1] += graph.sizes[v]
         change[right] -= graph.sizes[v]
     return profile - np.cumsum(change)[:-1]
+
+
+def evict(
+    graph: Graph, order: Sequence[int] | Ints, budget: int, movable: Sequence[bool]
+) -> list[int] | None:
+    """The order with a fetch (`len(graph) + v`) of whatever had to leave memory; None if that is not enough.
+
+    Args:
+        graph: the problem.
+        order: every operation once, in a legal order.
+        budget: bytes.
+        movable: which values may leave.
+    """
+    count = len(graph)
+    steps = np.asarray(order).tolist()
+    operands, sizes = graph.operand_lists(), graph.sizes.tolist()
+    reads: list[list[int]] = [[] for _ in range(count)]  # from the last to the next
+    for at in range(len(steps) - 1, -1, -1):
+        for u in operands[steps[at]]:
+            reads[u].append(at)
+    inside: set[int] = set()
+    held = 0
+    queue: list[tuple[int, int]] = []  # values by their next read, the latest first; some out of date
+    result: list[int] = []
+    for at, op in enumerate(steps):
+        needed = {op, *operands[op]}
+        held += sum(sizes[v] for v in needed - inside)
+        result += [count + v for v in operands[op] if v not in inside]
+        inside |= needed
+        while held > budget:
+            if not queue:
+                return None
+            read, v = heapq.heappop(queue)
+            if v in inside and v not in needed and reads[v][-1] == -read:
+                inside.remove(v)
+                held -= sizes[v]
+        result.append(op)
+        for v in needed:
+            while reads[v] and reads[v][-1] <= at:
+                reads[v].pop()
+            if not reads[v]:
+                inside.remove(v)
+                held -= sizes[v]
+            elif movable[v]:
+                heapq.heappush(queue, (-reads[v][-1], v))
+    return result

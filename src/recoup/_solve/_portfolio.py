@@ -15,11 +15,11 @@ import numpy as np
 
 from recoup._graph import Graph, Ints, Offload
 from recoup._solve._annealer import COMPILED
-from recoup._solve._bounds import cover_bound, given_profile, link_bound, peak_bound
+from recoup._solve._bounds import cover_bound, given_profile, peak_bound
 from recoup._solve._brute import brute_force
 from recoup._solve._brute_link import brute_force_link
 from recoup._solve._check import check
-from recoup._solve._cut import peak_cut, realise
+from recoup._solve._cut import peak_cut, planned, realise
 from recoup._solve._exact import LARGEST as SMALL
 from recoup._solve._exact import Exact, exact
 from recoup._solve._linked import Linked, computations
@@ -123,13 +123,17 @@ def solve(
     if relaxed is not None and len(graph) > LARGE:
         held = peak_cut(graph, budget, free=False, time_limit=0.3 * time_limit) if free else relaxed
         if held is not None:
-            planned = realise(graph, given, held)
-            starts = [planned] if start is None else [planned, *starts]
+            follows = realise(graph, given, held)
+            starts = [follows] if start is None else [follows, *starts]
     method = "annealing" if COMPILED else "annealing, interpreted (no compiler at installation: slower)"
     if offload is not None and offload.timed:
-        extra = link_bound(graph, budget, offload, free=free, time_limit=min(5.0, 0.3 * time_limit))
+        extra, plan = planned(graph, budget, offload, 0.3 * time_limit)
+        if free:
+            limit = peak_cut(graph, budget, free=True, time_limit=0.1 * time_limit, offload=offload)
+            extra = limit.extra_cost if limit else 0.0
         extra = max(extra, states - graph.total_cost)
-        linked = Linked(graph, budget, starts, first.tolist(), free, seed, offload)
+        begin = None if start is None else first.tolist()
+        linked = Linked(graph, budget, starts[0], plan, begin, free, seed, offload)
         most = NO_LIMIT if moves is None else moves
         linked.run(most, deadline, graph.total_cost * (1 + 0.9 * PROOF) + extra)
         if linked.order is None:
