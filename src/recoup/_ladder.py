@@ -24,7 +24,8 @@ from recoup._program import Program
 from recoup._rewrite import rewrite
 from recoup._trace import Traced, to_program
 
-_WITHIN = 0.9  # how far the machine's peaks may be from the memory model's, beside one factor
+_NEAR = 3  # neighbours on the ladder whose predictions may be in any order
+_WITHIN = 0.9  # how much closer to the memory model's the machine's peaks may be than one rung above
 _OFFERED = 6  # loop trades that are also planned with host memory
 
 
@@ -97,7 +98,11 @@ class Ladder:
             return None
         if start == 0 and self._fits(0, budget_bytes, scale):
             return 0
-        low, high = self._around(self._guess(budget_bytes, low), low, high, budget_bytes, scale)
+        if self.refined is not None:
+            high = self.refined - 1
+            if not any(self._fits(k, budget_bytes, scale) for k in self.last_cheap(self.refined) if k >= low):
+                return self._in_dear_end(budget_bytes, scale, max(start, self.refined))
+        low, high = self._around(self._guess(budget_bytes, low, high), low, high, budget_bytes, scale)
         while low < high:
             middle = (low + high) // 2
             if self._fits(middle, budget_bytes, scale):
@@ -105,26 +110,35 @@ class Ladder:
             else:
                 low = middle + 1
         if self._fits(low, budget_bytes, scale):
-            return next((k for k in self._passed(low, start) if self._fits(k, budget_bytes, scale)), low)
+            return low
         # Predictions do not fall all the way where the machine and the memory model disagree: look at every
         # rung before giving up.
         return next((k for k in range(start, len(self.steps)) if self._fits(k, budget_bytes, scale)), None)
 
-    def _passed(self, found: int, start: int) -> list[int]:
-        """Cheaper rungs of the refined end that may be as low: there the machine's peaks are not in order."""
-        if self.refined is None:
-            return []
-        known = [self.steps[k] for k in (self.refined - 1, found) if k]
-        most = self.steps[found].prediction.high.temporaries_bytes
-        ratio = min((s.prediction.high.temporaries_bytes / max(1, s.peak_bytes) for s in known), default=1.0)
-        rungs = range(max(start, self.refined), found)
-        return [k for k in rungs if self.steps[k].peak_bytes * ratio * _WITHIN <= most]
+    @staticmethod
+    def last_cheap(refined: int) -> range:
+        """The last rungs above the refined ones: any of them may have the lowest prediction."""
+        return range(refined - 1, max(-1, refined - 1 - _NEAR), -1)
 
-    def _guess(self, budget_bytes: int, start: int) -> int:
+    def _in_dear_end(self, budget_bytes: int, scale: float | None, start: int) -> int | None:
+        """The cheapest refined rung that fits: few rungs, far apart in price, and not in order of memory.
+
+        The machine's peaks only say which to look at last: lower down they are further below the model's.
+        """
+        assert self.refined is not None
+        above = [self.steps[k] for k in self.last_cheap(self.refined) if k]
+        plain = self.steps[0].prediction.estimate
+        room = budget_bytes / (scale or 1.0) - (plain.total_bytes - plain.temporaries_bytes)
+        ratio = min((s.prediction.low.temporaries_bytes / s.peak_bytes for s in above), default=0.0)
+        rungs = range(start, len(self.steps))
+        hopeless = {k for k in rungs if self.steps[k].peak_bytes * ratio * _WITHIN > room}
+        order = [*(k for k in rungs if k not in hopeless), *sorted(hopeless)]
+        return next((k for k in order if self._fits(k, budget_bytes, scale)), None)
+
+    def _guess(self, budget_bytes: int, start: int, last: int) -> int:
         """The rung that the machine's peaks point to, corrected by one prediction near it."""
         plain = self.steps[0].prediction.estimate
         room = budget_bytes - (plain.total_bytes - plain.temporaries_bytes)
-        last = len(self.steps) - 1
 
         def first(peak_bytes: int) -> int:
             return next(

@@ -34,7 +34,7 @@ def refined(ladder: Ladder, fits: Callable[[Step], bool], progress: Any = None) 
     whole = sum(op.cost for op in ladder.traced.program.ops)
     jumps = (k for k in range(1, len(steps)) if steps[k].cost - steps[k - 1].cost > _DEAR * whole)
     first = next(jumps, None)
-    if first is None or fits(steps[first - 1]):
+    if first is None or any(fits(steps[k]) for k in ladder.last_cheap(first)):
         return ladder
     if progress is not None:
         progress.stage(f"searching between {len(steps) - first} dear plans")

@@ -77,7 +77,7 @@ class Condensed:
 
 
 def condense(program: Program, plan: Layout) -> Condensed:
-    """Folds every operation without a buffer into its readers."""
+    """Folds operations without a buffer into their readers, but for those better kept than their readers."""
     ops, count = program.ops, len(program.ops)
     order = array("i", range(count))
     size, end, live = array("q", bytes(8 * count)), array("i", bytes(4 * count)), array("q", bytes(8 * count))
@@ -99,7 +99,9 @@ def condense(program: Program, plan: Layout) -> Condensed:
                 needs.add(s)
         reads.append(needs)
         within.append(inner)
-        if not (own[i] and not size[i] and op.fusible and op.pure):
+        readers = {r for v in op.writes for r in program.readers[v]}
+        smallest = min((own[r] for r in readers if own[r]), default=0)  # of what is made of it
+        if size[i] or own[i] < smallest or not op.fusible or not op.pure or plan.free.issuperset(op.writes):
             node[i] = len(kept)
             kept.append(i)
             edges += [(node[s], node[i]) for s in needs]
