@@ -57,9 +57,11 @@ test-remat3: $(STAMP)
 test-remat3-core: $(STAMP)
 	JAX_REMAT3=1 $(BIN)/python $(PYTEST) $(SETTINGS_TESTS)
 
-# Wide checks, minutes to hours: the slow tests, half an hour of random programs, and what trust.md lists.
+# Wide checks, minutes to hours: the slow tests, property tests on new examples, half an hour of random programs, and
+# what trust.md lists.
 test-wide: $(STAMP)
 	$(BIN)/python $(PYTEST) -m slow
+	$(BIN)/python $(PYTEST) -m hypothesis --hypothesis-profile default
 	$(BIN)/python -m benchmarks.fuzz --minutes 30 --size small
 	$(MAKE) --no-print-directory test-settings
 
