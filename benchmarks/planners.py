@@ -5,6 +5,8 @@ known.
     python benchmarks/planners.py rlg1 --seconds 2 --seed 1
     python benchmarks/planners.py --sweep        # ten budgets on each training graph
     python benchmarks/planners.py --gpt 96       # a traced GPT of 96 unrolled layers (needs JAX)
+    python benchmarks/planners.py --chains       # chains with a way back, beside the dynamic program
+    python benchmarks/planners.py --link         # moves over a link that takes time, beside the bound
 
 Every cost and peak printed was measured by the model machine (`recoup._solve.check`) on the schedule found.
 "target" is what the row must reach, "known" the best cost known before (published, or proved for at most 3
@@ -25,10 +27,13 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from recoup import Graph, InfeasibleError, solve
+import numpy as np
+
+from recoup import Graph, InfeasibleError, Offload, solve
 from recoup._solve import check
 from recoup._solve._annealer import COMPILED
 from recoup._solve._bounds import given_profile
+from recoup._solve._chain import Program, stages
 
 DATA = Path(__file__).parent / "data"
 
@@ -210,6 +215,93 @@ def run_gpt(layers: int, seconds: float, seed: int) -> None:
             print(head + f"{100 * found.overhead:9.4f} {bound:9.4f} {found.seconds:7.2f}", flush=True)
 
 
+def chain(length: int, kind: str) -> Graph:
+    """Forward steps, then their way back: "equal"; "mixed" costs and bytes; "taped", where each step leaves
+    something for its own way back beside its output."""
+    rng = np.random.default_rng(length)
+    count = length - 1
+    forward = np.ones(count) if kind == "equal" else rng.uniform(0.2, 2, count) ** 2
+    outputs = np.ones(count, int) if kind == "equal" else rng.integers(1, 6, count)
+    tapes = rng.integers(1, 13, count) if kind == "taped" else np.zeros(count, int)
+    costs, sizes, edges = [], [], []
+    output: dict[int, int] = {}
+    for i in range(count):
+        if kind == "taped":
+            edges += [(output[i - 1], len(costs))] if i else []
+            costs.append(0.9 * forward[i])
+            sizes.append(int(tapes[i]))
+            edges.append((len(costs) - 1, len(costs)))
+            costs.append(0.1 * forward[i])
+        else:
+            edges += [(output[i - 1], len(costs))] if i else []
+            costs.append(forward[i])
+        sizes.append(int(outputs[i]))
+        output[i] = len(costs) - 1
+    for i in range(count, -1, -1):
+        here = len(costs)
+        edges += [(here - 1, here)] if i < count else []
+        edges += [(output[i - 1], here)] if i else []
+        edges += [(output[i] - 1, here)] if kind == "taped" and i < count else []
+        costs.append(2 * float(forward[min(i, count - 1)]))
+        sizes.append(int(max(1, outputs[max(0, i - 1)] // 2)))
+    return Graph(costs, sizes, edges)
+
+
+def run_chains(seconds: tuple[float, ...], seed: int) -> None:
+    """What `solve` finds on chains, beside the dynamic program at the resolution of a byte."""
+    print("cost in % of one full pass by the dynamic program, and what solve finds, in % of that")
+    print("chain        share " + "program " + " ".join(f"{s:6.0f} s" for s in seconds))
+    for length in (20, 50, 100, 200):
+        for kind in ("equal", "mixed", "taped"):
+            graph = chain(length, kind)
+            peak = int(given_profile(graph).max())
+            found = stages(graph, 200)
+            assert found is not None
+            for share in (0.7, 0.5, 0.3, 0.2, 0.1, 0.05):
+                budget = int(peak * share)
+                order = Program(graph, found, budget, budget).order()
+                if order is None:
+                    continue
+                best = check(graph, order, budget, given=True).cost
+                line = f"{length:4} {kind:7} {share:5.2f} {100 * best / graph.total_cost - 100:8.2f} "
+                for limit in seconds:
+                    try:
+                        made = solve(graph, budget, time_limit=limit, order="given", seed=seed)
+                        line += f"{100 * made.cost / best - 100:8.3f}{'P' if made.optimal else ' '}"
+                    except InfeasibleError:
+                        line += "    none "
+                print(line, flush=True)
+
+
+def run_link(seconds: tuple[float, ...], seed: int) -> None:
+    """Published problems whose values may move over a link that carries a share of all bytes in one pass."""
+    print("extra cost in % of one full pass; link: share of all bytes in the time of one pass, each way")
+    print("graph          order  share link   no link   bound " + " ".join(f"{s:7.0f} s" for s in seconds))
+    for name, share, rate in (
+        ("unet_b32", 0.5, 0.1), ("unet_b32", 0.5, 0.4), ("resnet50_b256", 0.3, 0.05),
+        ("resnet50_b256", 0.3, 0.3), ("rlg1_100", 0.6, 0.1), ("rlg4_1000", 0.7, 0.1),
+    ):  # fmt: skip
+        graph, peak = load(name)
+        budget = int(peak * share)
+        smallest = int(graph.sizes.max()) // 1000
+        offload = Offload.link(graph, rate * graph.sizes.sum() / graph.total_cost, smallest_bytes=smallest)
+        for order in ("given", "free"):
+            line = f"{name:14} {order:6} {share:4.2f} {rate:4.2f} "
+            limit = max(seconds)
+            try:
+                line += (
+                    f"{100 * solve(graph, budget, time_limit=limit, order=order, seed=seed).overhead:9.4f}"
+                )
+            except InfeasibleError:
+                line += "     none"
+            costs, bound = "", 0.0
+            for limit in seconds:
+                found = solve(graph, budget, time_limit=limit, order=order, seed=seed, offload=offload)
+                bound = max(bound, 100 * (found.lower_bound / graph.total_cost - 1))
+                costs += f" {100 * found.overhead:9.4f}"
+            print(f"{line} {bound:7.4f}{costs}", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -220,6 +312,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="one time limit for every row")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gpt", type=int, metavar="LAYERS", help="plan a traced GPT instead")
+    parser.add_argument("--chains", action="store_true", help="chains with a way back instead")
+    parser.add_argument("--link", action="store_true", help="moves over a link that takes time instead")
     options = parser.parse_args()
     print(
         f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, annealer "
@@ -228,6 +322,10 @@ def main() -> int:
     )
     if options.sweep:
         return 0 if run_sweep(options.only, options.seconds or 10.0, options.seed) else 1
+    if options.chains or options.link:
+        limits = (options.seconds,) if options.seconds else (1.0, 10.0)
+        (run_chains if options.chains else run_link)(limits, options.seed)
+        return 0
     if options.gpt:
         run_gpt(options.gpt, options.seconds or 10.0, options.seed)
         return 0

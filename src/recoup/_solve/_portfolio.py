@@ -6,6 +6,8 @@
 4. Moves over a link that takes time: annealing with a clock (`_linked`), and a bound.
 5. Everything else: annealing (`_search`) for a moment, bounds that are often a proof (`_bounds`, `_cut`), and
    annealing for the rest of the time if they are not. Large graphs start from the plan of the relaxation.
+   Of a chain with its way back the dynamic program (`_chain`) is looked at in between, and annealing goes on
+   from it where it is cheaper.
 """
 
 import time
@@ -18,13 +20,14 @@ from recoup._solve._annealer import COMPILED
 from recoup._solve._bounds import cover_bound, given_profile, peak_bound
 from recoup._solve._brute import brute_force
 from recoup._solve._brute_link import brute_force_link
+from recoup._solve._chain import chain_order
 from recoup._solve._check import check
 from recoup._solve._cut import peak_cut, planned, realise
 from recoup._solve._exact import LARGEST as SMALL
 from recoup._solve._exact import Exact, exact
 from recoup._solve._linked import Linked, computations
 from recoup._solve._schedule import PROOF, Schedule
-from recoup._solve._search import UNIT, Search
+from recoup._solve._search import COPIES, UNIT, Search
 from recoup.errors import InfeasibleError, PlanError
 
 DEFAULT_SECONDS = 10.0
@@ -32,6 +35,7 @@ BRUTE = 8  # operations up to which brute force answers at once, with offload
 LARGE = (
     2000  # operations from which the search starts from the relaxation's plan; below, it finds better alone
 )
+STAGES = 200  # of a chain; half as many where there is little time
 NO_LIMIT = 1 << 60
 
 
@@ -120,6 +124,9 @@ def solve(
         states = decided.lower_bound
     relaxed = None if offload else peak_cut(graph, budget, free=free, time_limit=0.3 * time_limit)
     starts = [computations(graph, first) if timed else first.tolist()]
+    aside: list[list[int]] = []  # schedules that the search has no room for
+    if not _fits_search(graph, starts[0]):
+        aside, starts = [] if timed else starts, [given.tolist()]
     if relaxed is not None and len(graph) > LARGE:
         held = peak_cut(graph, budget, free=False, time_limit=0.3 * time_limit) if free else relaxed
         if held is not None:
@@ -150,15 +157,47 @@ def solve(
     extra = max(extra, states - graph.total_cost)
     if relaxed is not None:
         extra = max(extra, relaxed.extra_cost)
+    chained = None
+    if search.order is None or search.cost > enough + (extra / (graph.total_cost or 1.0) + PROOF) * UNIT:
+        stages = STAGES if time_limit >= DEFAULT_SECONDS / 2 else STAGES // 2
+        chained = _chain(graph, budget, search.order, stages)
+        if chained is not None and _fits_search(graph, chained):
+            made, search = search.moves, Search(graph, budget, [chained], free, seed, offload)
+            search.moves = made
+            method = f"dynamic program of a chain, {method}"
+        elif chained is not None:
+            aside.append(chained)
     if moves is None:
         enough += int((extra / (graph.total_cost or 1.0) + 0.9 * PROOF) * UNIT)
         search.run(NO_LIMIT, deadline, enough)
-    if search.order is None:
+    best = search.order
+    for other in aside:
+        checked = check(graph, other, offload=offload)
+        cheaper = best is None or checked.cost < check(graph, best, offload=offload).cost
+        if checked.peak_bytes <= budget and cheaper:
+            best, method = other, "dynamic program of a chain" if other is chained else "the given start"
+    if best is None:
         raise InfeasibleError(budget, search.lowest_bytes, floor, operation, proved=False)
-    return result(search.order, extra, method, search.moves)
+    return result(best, extra, method, search.moves)
 
 
 def _by_states(graph: Graph, budget: int, offload: Offload | None, *, given: bool, deadline: float) -> Exact:
     if offload is None:
         return exact(graph, budget, given=given, deadline=deadline)
     return brute_force_link(graph, budget, offload, given=given, deadline=deadline)
+
+
+def _chain(graph: Graph, budget: int, found: list[int] | None, most: int) -> list[int] | None:
+    """The dynamic program's schedule, if it is within the budget and cheaper than what was found."""
+    order = chain_order(graph, budget, most)
+    if order is None:
+        return None
+    checked = check(graph, order, given=True)
+    if checked.peak_bytes > budget or (found is not None and check(graph, found).cost <= checked.cost):
+        return None
+    return order
+
+
+def _fits_search(graph: Graph, order: Sequence[int]) -> bool:
+    """Whether no operation runs more often than the search has room for."""
+    return int(np.bincount(np.asarray(order) % len(graph)).max()) <= COPIES

@@ -12,8 +12,9 @@ class Schedule:
     """Computations in the order they run, what the model machine measured of them, and how good they are.
 
     Attributes:
-        order: operation indices in running order, repeats allowed.
-        cost: cost of all computations, in the unit of the graph's costs (measured by the machine).
+        order: operation indices in running order, repeats allowed. With an `Offload`, `n + v` fetches the
+            value of operation `v` of `n`, and `2 * n + v` is where its store has ended, if moves take time.
+        cost: cost of all computations and moves, in the unit of the graph's costs (measured by the machine).
         peak_bytes: largest number of bytes held while any step runs (measured by the machine).
         budget_bytes: the budget that was asked for.
         base_cost: cost of one full pass, every operation once.
@@ -42,7 +43,7 @@ class Schedule:
 
     @property
     def extra_cost(self) -> float:
-        """Cost of the recomputations alone."""
+        """Cost beyond one full pass: recomputations, prices of moves, and waits for them."""
         return self.cost - self.base_cost
 
     @property
