@@ -222,10 +222,12 @@ def attack(case: Any, seed: int, log: Log | None = None) -> list[str]:
     if log is not None:
         log.rungs += len(ladder.steps)
     low = min(step.prediction.estimate.total_bytes for step in ladder.steps)
-    shares = sorted((rng.uniform(-0.05, 1.0) for _ in range(BUDGETS)), reverse=True)
+    shares = [rng.uniform(-0.05, 1.0) for _ in range(BUDGETS)]
+    room = (
+        program.plain_bytes - low
+    )  # below 0 where the step as it is compiles lower than any plan is predicted
     found, sizes = [], []
-    for share in shares:
-        budget = max(1, int(low + share * (program.plain_bytes - low)))
+    for budget in sorted((max(1, int(low + share * room)) for share in shares), reverse=True):
         outcome, size = _at(program, budget)
         found.append(outcome)
         sizes.append(size)

@@ -14,18 +14,17 @@ from typing import Any, SupportsIndex
 import jax
 
 from recoup import _check, _explain, _host, _ladder, _levers
-from recoup._bound import lower_bound
 from recoup._budget import Budget, host_free_bytes, parse_budget
 from recoup._compiling import CompiledMemory, Compiler, Fitted, predictions_are_verified, trace_step
 from recoup._evidence import Evidence
 from recoup._host import HostMemory
+from recoup._infeasible import fixed_bytes, infeasible
 from recoup._ladder import Ladder, Step
 from recoup._per_device import PerDevice
 from recoup._plan import Plan
 from recoup._progress import Progress
 from recoup._refine import refined
 from recoup._report.text import format_bytes, format_percent
-from recoup._strip import region_at
 from recoup._trace import NEVER_REPEATED, Traced, as_names, as_numbers
 from recoup._verify import verify
 from recoup.errors import BudgetError
@@ -74,7 +73,7 @@ def plan(
         ladder = refined(ladder, lambda rung: rung.predicted_bytes <= limit, progress)
         at = ladder.first_within(limit)
         if at is None:
-            raise _infeasible(ladder, limit, wanted)
+            raise infeasible(ladder, limit, wanted)
         return _explain.to_plan(ladder, ladder.steps[at], limit, regions)
 
 
@@ -237,12 +236,20 @@ def _search(
         if not compiler.sharded:
             return made
         if traced.flat.shards is not None:
-            fixed = held.fixed_bytes - _fixed_bytes(plain)
+            fixed = held.fixed_bytes - fixed_bytes(plain)
             return replace(made, lower_bound_bytes=max(held.fixed_bytes, made.lower_bound_bytes + fixed))
         return replace(made, lower_bound_bytes=held.fixed_bytes, bound=bound)
 
-    if first is not None and first[1].total_bytes <= limit:
+    def as_it_is() -> Fitted | None:
+        """The plain step if it meets the budget; compiled if it was not."""
+        nonlocal first
+        first = first or compile_plain()
+        if first[1].total_bytes > limit:
+            return None
         return compiler.fitted(explained(plain), *first, unplanned=unplanned)
+
+    if first is not None and (found := as_it_is()) is not None:
+        return found
 
     def fits(rung: Step) -> bool:
         if each is not None:
@@ -259,6 +266,9 @@ def _search(
         at = following(scale, start)
         rung = None if at is None else ladder.steps[at]
         if lever is not None and _levers.pays(lever, rung, limit):
+            # What the step meets as it is needs no lever.
+            if near and first is None and (found := as_it_is()) is not None:
+                return found
             rung, at, lever = lever, None, None
         elif rung is None:
             at = ladder.lowest(start)
@@ -285,9 +295,9 @@ def _search(
         start = at + 1
     if first is None and compiler.count < max_compiles and near:
         # A budget that plain meets is never refused.
-        first = compile_plain()
-        if first[1].total_bytes <= limit:
-            return compiler.fitted(explained(plain), *first, unplanned=unplanned)
+        if (found := as_it_is()) is not None:
+            return found
+        assert first is not None
         tried.append((plain, first[1].total_bytes))
     after = following(scale, start)
     left = None if after is None else ladder.steps[after]
@@ -300,48 +310,7 @@ def _search(
             f"max_compiles={max_compiles} "
             f"compilations; the next plan is predicted at {predicted}: allow more compilations"
         )
-    raise _infeasible(ladder, limit, wanted, tried, first[1] if compiler.sharded and first else None, pulled)
-
-
-def _fixed_bytes(step: Step) -> int:
-    """Arguments, results and constants, predicted."""
-    estimate = step.prediction.estimate
-    return estimate.total_bytes - estimate.temporaries_bytes
-
-
-def _infeasible(
-    ladder: Ladder,
-    limit: int,
-    wanted: Budget,
-    tried: Sequence[tuple[Step, int]] = (),
-    on_each: CompiledMemory | None = None,
-    lever: Step | None = None,
-) -> BudgetError:
-    """`on_each`: the plain step's memory on each of several devices, as compiled; `lever`: the step as it is
-    under a lever of the compiler."""
-    bound, where = lower_bound(ladder.traced.program, ladder.tradable())
-    if on_each is not None and ladder.traced.flat.shards is not None:
-        bound = max(on_each.fixed_bytes, bound + on_each.fixed_bytes - _fixed_bytes(ladder.steps[0]))
-    elif on_each is not None:
-        bound, where = on_each.fixed_bytes, "arguments and results on each device"
-    lowest = ladder.steps[ladder.lowest() or 0]
-    if lever is not None and lever.predicted_bytes < lowest.predicted_bytes:
-        lowest = lever
-    peak = lowest.prediction.peak
-    top = f"; its peak is held by {peak[0].op} at {peak[0].source or 'no user line'}" if peak else ""
-    if peak and peak[0].eqn >= 0 and (region := region_at(lowest.flat.eqns[peak[0].eqn])):
-        top += f" in region {region!r}"
-    found = [f"{format_bytes(lowest.predicted_bytes)} (predicted)"] if on_each is None else []
-    compiled = [total for _, total in tried] + ([] if on_each is None else [on_each.total_bytes])
-    if compiled:
-        found.append(f"{format_bytes(min(compiled))} (compiled)")
-    return BudgetError(
-        f"the budget of {format_bytes(limit)} ({wanted.text!r}) cannot be met. "
-        f"Smallest peak found: {', '.join(found)}{top}. "
-        f"No plan can be below {format_bytes(bound)}, set by {where}. "
-        "Raise the budget, donate arguments that the step replaces (donate_argnums=), or make the batch "
-        "smaller"
-    )
+    raise infeasible(ladder, limit, wanted, tried, first[1] if compiler.sharded and first else None, pulled)
 
 
 def _resolve(wanted: Budget, unplanned: Callable[[], int], arguments: Sequence[Any] = ()) -> int:

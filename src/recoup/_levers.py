@@ -41,10 +41,8 @@ def offered(plain: "Step") -> "Step":
 def pays(lever: "Step", other: "Step | None", budget_bytes: int) -> bool:
     """Whether the lever is the next to compile: it may fit, and the rung that would be is dearer, or there is
     none."""
-    if other is not None and other.cost <= lever.cost:
-        return False
-    low = lever.prediction.low.total_bytes
-    return low <= budget_bytes if other is not None else low <= 1.1 * budget_bytes
+    dear = other is None or other.cost > lever.cost
+    return dear and lever.prediction.low.total_bytes <= budget_bytes
 
 
 def described(lever: str) -> str:

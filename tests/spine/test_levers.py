@@ -66,6 +66,13 @@ def test_branches_take_the_memory_of_one():
     same(results, found(*args))
 
 
+def test_near_the_size_of_the_step_as_it_is_that_one_is_measured_first():
+    step, args, plain, _ = base()
+    found = recoup.fit(step, *args, budget=total(plain) - 4096)
+    assert found.plan.lever == DEPTH_FIRST
+    assert found.compiles == 2 and found.unplanned_memory.total_bytes == total(plain)
+
+
 def test_it_is_said_everywhere(capsys):
     step, args, _, _ = base()
     found = pulled()
