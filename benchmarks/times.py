@@ -42,7 +42,9 @@ def measure(name: str, rounds: int, rungs: int) -> tuple[int, int, int]:
     for rung in chosen:
         runs.append(compiler.compile(rung.flat, None)[0])
         program = to_program(rung.flat)
-        predicted.append(predicted_seconds(rung.flat, program, roofline))
+        held = rung.prediction.estimate
+        fresh = held.temporaries_bytes + held.outputs_bytes
+        predicted.append(predicted_seconds(rung.flat, program, roofline, fresh))
         flops.append(program.flops)
     times: list[list[float]] = [[] for _ in runs]
     for run in runs:

@@ -29,7 +29,7 @@ from recoup._report.text import heading, table
 if TYPE_CHECKING:
     import jax
 
-FORMAT = 2
+FORMAT = 3
 FUSED_SHARE = 0.25  # of the bytes of an operation that is computed inside its readers
 LEAST_SECONDS = 0.004  # a probe grows until it takes this long
 REPEATS = 7
@@ -55,7 +55,10 @@ class Roofline:
       jax: version that it was measured with.
       product_flops: floating-point operations a second of a large matrix product.
       convolution_flops: the same of a convolution.
-      memory_bytes: bytes read and written a second by an elementwise operation on large arrays.
+      memory_bytes: bytes read and written a second by an elementwise operation on large arrays, in place.
+      fresh_bytes: bytes of memory that a run uses first, a second, beyond moving them: an operating system
+        hands out pages when they are first written, in every run anew where the program's memory is returned
+        after each. Devices with memory of their own hand it out at once: then this is very large.
       transcendentals: elements a second of tanh, beyond moving them.
       random_words: 32-bit words of random bits a second.
       host_bytes: bytes a second between the device's memory and the host's, the slower way. (On a CPU these
@@ -69,6 +72,7 @@ class Roofline:
     product_flops: float
     convolution_flops: float
     memory_bytes: float
+    fresh_bytes: float
     transcendentals: float
     random_words: float
     host_bytes: float
@@ -118,6 +122,7 @@ class Roofline:
             ["matrix products", f"{self.product_flops / 1e9:.4g}", "GFLOP/s"],
             ["convolutions", f"{self.convolution_flops / 1e9:.4g}", "GFLOP/s"],
             ["memory", f"{self.memory_bytes / 1e9:.4g}", "GB/s"],
+            ["memory used first", f"{self.fresh_bytes / 1e9:.4g}", "GB/s, beyond moving"],
             ["transcendental functions", f"{self.transcendentals / 1e9:.4g}", "G elements/s"],
             ["random bits", f"{self.random_words / 1e9:.4g}", "G words/s"],
             ["to the host and back", f"{self.host_bytes / 1e9:.4g}", "GB/s each way"],
@@ -145,9 +150,16 @@ def in_seconds(flat: Flat, program: Program, roofline: Roofline) -> Program:
     return replace(program, ops=ops)
 
 
-def predicted_seconds(flat: Flat, program: Program, roofline: Roofline) -> float:
-    """The roofline's time of one run of a program, operation after operation."""
-    return sum(roofline.seconds(eqn, op.fusible) for op, eqn in zip(program.ops, flat.eqns, strict=True))
+def predicted_seconds(flat: Flat, program: Program, roofline: Roofline, fresh_bytes: int = 0) -> float:
+    """The roofline's time of one run of a program, operation after operation.
+
+    Args:
+      flat, program: operation `i` of `program` is equation `i` of `flat`.
+      roofline: the rates.
+      fresh_bytes: temporaries and results, which a run takes from the operating system.
+    """
+    work = sum(roofline.seconds(eqn, op.fusible) for op, eqn in zip(program.ops, flat.eqns, strict=True))
+    return work + fresh_bytes / roofline.fresh_bytes
 
 
 def calibrate(*, force: bool = False) -> Roofline:
@@ -229,7 +241,11 @@ def _measure(device: "jax.Device") -> Roofline:
 
     def moving(scale: int) -> tuple[float, float]:
         x = ones((4 << 20) * scale)
-        return 2.0 * x.nbytes, _seconds(jax.jit(lambda x: 1.5 * x + 0.25), x)
+        return 2.0 * x.nbytes, _seconds(jax.jit(lambda x: 0.5 * x + 0.25, donate_argnums=0), x, in_place=True)
+
+    def fresh(scale: int) -> tuple[float, float]:
+        x = ones((4 << 20) * scale)
+        return float(x.nbytes), _seconds(jax.jit(lambda x: 0.5 * x + 0.25), x)
 
     def tanh(scale: int) -> tuple[float, float]:
         x = ones((4 << 20) * scale)
@@ -257,10 +273,12 @@ def _measure(device: "jax.Device") -> Roofline:
         whole = jax.jit(lambda x: x + 1, out_shardings=NamedSharding(mesh, spec()))
         return x.nbytes - x.nbytes / len(devices), _seconds(whole, x)
 
-    products, convolutions, memory, functions, words = map(_rate, (product, convolution, moving, tanh, draws))
+    probes = (product, convolution, moving, fresh, tanh, draws)
+    products, convolutions, memory, new, functions, words = map(_rate, probes)
     host = min(map(_rate, (link(True), link(False))))
-    # a transcendental moves its bytes too: only what it takes beyond that counts
-    beyond = max(1 / functions - 8 / memory, 0.05 / functions)
+    # What has a new result moves its bytes too, and a transcendental does both: only what each takes beyond.
+    first = max(1 / new - 2 / memory, 1e-3 / memory)
+    beyond = max(1 / functions - 4 / new, 0.05 / functions)
     exchanged = _rate(gather) if len(devices) > 1 else None
     return Roofline(
         device.device_kind,
@@ -268,6 +286,7 @@ def _measure(device: "jax.Device") -> Roofline:
         products,
         convolutions,
         memory,
+        1 / first,
         1 / beyond,
         words,
         host,
@@ -284,12 +303,13 @@ def _rate(probe: Callable[[int], tuple[float, float]]) -> float:
     return work / seconds
 
 
-def _seconds(call: Any, *args: Any) -> float:
-    """The quickest of several runs, the first (which compiles) left out."""
-    call(*args).block_until_ready()
+def _seconds(call: Any, *args: Any, in_place: bool = False) -> float:
+    """The quickest of several runs, the first (which compiles) left out; `in_place`: on the last result."""
+    result = call(*args).block_until_ready()
     times = []
     for _ in range(REPEATS):
+        args = (result,) if in_place else args
         began = time.perf_counter()
-        call(*args).block_until_ready()
+        result = call(*args).block_until_ready()
         times.append(time.perf_counter() - began)
     return min(times)

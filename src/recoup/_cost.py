@@ -10,6 +10,9 @@ functions count one.
 """
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from recoup import _compat
@@ -96,11 +99,27 @@ def eqn_flops(eqn: Any) -> float:
     return float(sum(_elements(v) for v in eqn.outvars))
 
 
+_PRICE: ContextVar[Callable[[Any, bool], float] | None] = ContextVar("price", default=None)
+
+
+@contextmanager
+def priced(by: Callable[[Any, bool], float]) -> Iterator[None]:
+    """Lets `price` be another function while it is open, for all that plans: loops and their bodies too."""
+    token = _PRICE.set(by)
+    try:
+        yield
+    finally:
+        _PRICE.reset(token)
+
+
 def price(eqn: Any, fused: bool = False) -> float:
     """The planner's price of running an equation again: FLOPs, and the bytes it writes counted as FLOPs.
 
     Of what is `fused` into its readers only a part is written: a chain of such operations writes its end.
     """
+    measured = _PRICE.get()
+    if measured is not None:
+        return measured(eqn, fused)
     if eqn.primitive.name == "scan":
         scan = _compat.scan_parts(eqn)
         return scan.length * sum(price(inner) for inner in _compat.open_jaxpr(scan.body)[0].eqns)

@@ -8,10 +8,11 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import jax
 
-from recoup import _compat, _loop_pairs, _signature
+from recoup import _compat, _loop_pairs, _objective, _signature
 from recoup._bound import lower_bound
 from recoup._compat import Literal
 from recoup._evidence import Evidence
@@ -31,6 +32,9 @@ from recoup._trace import NEVER_REPEATED, Traced, to_program
 from recoup._verify import verify
 from recoup.errors import PlanError
 
+if TYPE_CHECKING:
+    from recoup._calibrate import Roofline
+
 _MOST_REPEATS = 32  # of each operation, on average, in a stored plan: a file must not make a compiler hang
 _RECIPE = 8
 
@@ -46,7 +50,15 @@ def fingerprint(program: Program) -> str:
     return digest.hexdigest()[:32]
 
 
-def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str, *, certified: bool = False) -> Plan:
+def to_plan(
+    ladder: Ladder,
+    step: Step,
+    budget_bytes: int,
+    regions: str,
+    *,
+    certified: bool = False,
+    roofline: "Roofline | None" = None,
+) -> Plan:
     """The plan that `step` carries out.
 
     Its predicted peak is the estimate where the compiler certified the step, else the upper end: what a plan
@@ -77,6 +89,7 @@ def to_plan(ladder: Ladder, step: Step, budget_bytes: int, regions: str, *, cert
         made_with={
             **_signature.describe(program),
             **({"host memory": ladder.host} if ladder.host else {}),
+            **({"time": _objective.described(ladder, step, roofline)} if roofline else {}),
             "jax": jax.__version__,
             "instrument": "memory model (predicted, estimate)"
             if certified

@@ -9,11 +9,11 @@ tried. Limits: at most `max_compiles` compilations; a budget is for one device.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import jax
 
-from recoup import _check, _explain, _host, _ladder, _levers
+from recoup import _check, _explain, _host, _ladder, _levers, _objective
 from recoup._budget import Budget, host_free_bytes, parse_budget
 from recoup._compiling import CompiledMemory, Compiler, Fitted, predictions_are_verified, trace_step
 from recoup._evidence import Evidence
@@ -29,6 +29,9 @@ from recoup._trace import NEVER_REPEATED, Traced, as_names, as_numbers
 from recoup._verify import verify
 from recoup.errors import BudgetError
 
+if TYPE_CHECKING:
+    from recoup._calibrate import Roofline
+
 
 def plan(
     step: Callable[..., Any],
@@ -40,6 +43,7 @@ def plan(
     static_argnames: Sequence[str] | str = (),
     regions: str = "respect",
     offload: bool | HostMemory = False,
+    minimize: "str | Roofline" = _objective.FLOPS,
 ) -> Plan:
     """Traces `step` and decides what to keep and what to recompute. Nothing compiles, nothing runs.
 
@@ -54,6 +58,8 @@ def plan(
         plans afresh.
       offload: whether residuals may also be moved to the host's memory and back: True where that is another
         memory than the device's (rates from `recoup.calibrate`), or a `HostMemory` to plan for.
+      minimize: "flops": the least extra work, counted; "seconds": the least predicted time on this device, by
+        `recoup.calibrate`; or a `Roofline`. The quickest plan may hold less than the budget allows.
 
     Returns:
       The cheapest `Plan` found whose predicted peak is within the budget.
@@ -63,18 +69,24 @@ def plan(
       BudgetSyntaxError: the budget cannot be read.
     """
     wanted = parse_budget(budget)
-    with Progress() as progress:
+    with Progress() as progress, _objective.minimizing(minimize) as roofline:
         progress.stage("tracing")
         traced = trace_step(step, args, kwargs, donate_argnums, static_argnums, static_argnames, regions)
         progress.stage(f"planning {len(traced.program.ops)} operations")
         ladder = _build(traced, progress, offload, compiles=False)
         leaves = jax.tree.leaves((args, kwargs or {}))
         limit = _resolve(wanted, lambda: ladder.steps[0].predicted_bytes, leaves)
-        ladder = refined(ladder, lambda rung: rung.predicted_bytes <= limit, progress)
+
+        def fits(rung: Step) -> bool:
+            return rung.predicted_bytes <= limit
+
+        ladder = refined(ladder, fits, progress)
         at = ladder.first_within(limit)
         if at is None:
             raise infeasible(ladder, limit, wanted)
-        return _explain.to_plan(ladder, ladder.steps[at], limit, regions)
+        if roofline is not None:
+            at = _objective.quickest(ladder, at, roofline, fits)
+        return _explain.to_plan(ladder, ladder.steps[at], limit, regions, roofline=roofline)
 
 
 def fit(
@@ -91,6 +103,7 @@ def fit(
     regions: str = "respect",
     offload: bool | HostMemory = False,
     levers: bool = True,
+    minimize: "str | Roofline" = _objective.FLOPS,
     plan: Plan | str | Path | None = None,
     max_compiles: int = 4,
     check: bool = False,
@@ -113,6 +126,9 @@ def fit(
       levers: whether the compiler may be told to order the step so that less is alive at once, where that
         meets the budget and a plan that recomputes would be dear, or there is none; on CPU, unless
         `compiler_options` or XLA_FLAGS choose an order. `Plan.lever` names it.
+      minimize: "flops": the least extra work, counted; "seconds": the least predicted time on this device, by
+        `recoup.calibrate`; or a `Roofline`. The quickest plan may hold less than the budget allows, and be
+        quicker than the step as it is.
       plan: a `Plan`, or the path of a saved one, to apply without solving.
       max_compiles: how many compilations at most.
       check: run the step as it is and the fitted one once, on these arguments (drawn where they are structs),
@@ -130,7 +146,7 @@ def fit(
     wanted = None if budget is None else parse_budget(budget)
     if wanted is None and plan is None:
         raise TypeError('fit() needs budget= (such as "4GiB" or "60%"), or plan=')
-    with Progress() as progress:
+    with Progress() as progress, _objective.minimizing(minimize) as roofline:
         progress.stage("tracing")
         traced = trace_step(step, args, kwargs, donate_argnums, static_argnums, static_argnames, regions)
         compiler = Compiler(
@@ -142,7 +158,7 @@ def fit(
             fitted = _apply(compiler, plan, wanted, regions)
         else:
             assert wanted is not None
-            fitted = _search(compiler, wanted, regions, max_compiles, offload, levers)
+            fitted = _search(compiler, wanted, regions, max_compiles, offload, levers, roofline)
         if check:
             progress.stage("checking the results")
             _check.refuse_disagreement(_check.check(step, fitted, *args, kwargs=kwargs), fitted.__name__)
@@ -190,6 +206,7 @@ def _search(
     max_compiles: int,
     offload: bool | HostMemory,
     levers: bool,
+    roofline: "Roofline | None",
 ) -> Fitted:
     progress, traced = compiler.progress, compiler.traced
     progress.stage(f"planning {len(traced.program.ops)} operations")
@@ -227,7 +244,7 @@ def _search(
         return each.first_within(ladder.steps, limit, start)
 
     def explained(step: Step) -> Plan:
-        made = _explain.to_plan(ladder, step, limit, regions, certified=True)
+        made = _explain.to_plan(ladder, step, limit, regions, certified=True, roofline=roofline)
         if each is None or first is None:
             return made
         held, bound = first[1], "arguments and results, per device"
@@ -248,13 +265,29 @@ def _search(
             return None
         return compiler.fitted(explained(plain), *first, unplanned=unplanned)
 
-    if first is not None and (found := as_it_is()) is not None:
-        return found
-
     def fits(rung: Step) -> bool:
         if each is not None:
             return each.total_bytes(rung) <= limit
         return rung.prediction.estimate.total_bytes * scale <= limit
+
+    def quickest(at: int) -> int:
+        return at if roofline is None else _objective.quickest(ladder, at, roofline, fits)
+
+    def compiled(rung: Step) -> tuple[Any, CompiledMemory, Callable[..., Any]]:
+        extra = rung.extra_flops / max(traced.program.flops, 1.0)
+        progress.stage(
+            f"compiling a plan of {format_bytes(rung.predicted_bytes)} (predicted), "
+            f"{format_percent(extra, signed=True)} FLOPs{rung.lever and f', {rung.lever}'}"
+        )
+        verify(rung.variant.flat, rung.flat, NEVER_REPEATED)
+        return compiler.compile(rung.flat, None, rung.lever)
+
+    if first is not None and (found := as_it_is()) is not None:
+        if compiler.count < max_compiles and (lower := quickest(0)):
+            result = compiled(ladder.steps[lower])
+            if result[1].total_bytes <= limit:
+                return compiler.fitted(explained(ladder.steps[lower]), *result, unplanned=unplanned)
+        return found
 
     ladder = refined(ladder, fits, progress)
     pulled = _levers.offered(plain) if levers and not scaled and _may_order(compiler) else None
@@ -264,6 +297,7 @@ def _search(
     near = plain.prediction.low.total_bytes <= 1.15 * limit + 2**16
     while compiler.count < max(1, max_compiles - (near and first is None)):
         at = following(scale, start)
+        at = None if at is None else quickest(at)
         rung = None if at is None else ladder.steps[at]
         if lever is not None and _levers.pays(lever, rung, limit):
             # What the step meets as it is needs no lever.
@@ -276,13 +310,7 @@ def _search(
             if at is None or (ladder.steps[at].prediction.low.total_bytes > 1.1 * limit and not scaled):
                 break
             rung = ladder.steps[at]
-        extra = rung.extra_flops / max(traced.program.flops, 1.0)
-        progress.stage(
-            f"compiling a plan of {format_bytes(rung.predicted_bytes)} (predicted), "
-            f"{format_percent(extra, signed=True)} FLOPs{rung.lever and f', {rung.lever}'}"
-        )
-        verify(rung.variant.flat, rung.flat, NEVER_REPEATED)
-        result = compiler.compile(rung.flat, None, rung.lever)
+        result = compiled(rung)
         total = result[1].total_bytes
         if total <= limit:
             return compiler.fitted(explained(rung), *result, unplanned=unplanned)

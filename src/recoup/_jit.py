@@ -7,15 +7,19 @@ as for `jax.jit`.
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import jax
 
 from recoup._compiling import Fitted
 from recoup._fit import fit
 from recoup._host import HostMemory
+from recoup._objective import FLOPS
 from recoup._report.text import format_bytes
 from recoup._trace import as_names, as_numbers, bind_static
+
+if TYPE_CHECKING:
+    from recoup._calibrate import Roofline
 
 
 def jit(
@@ -31,6 +35,7 @@ def jit(
     regions: str = "respect",
     offload: bool | HostMemory = False,
     levers: bool = True,
+    minimize: "str | Roofline" = FLOPS,
     quiet: bool = False,
 ) -> Callable[..., Any]:
     """`jax.jit` with a budget: `step` is planned, compiled and certified at the first call of each signature.
@@ -41,7 +46,7 @@ def jit(
       step: the function; leave it out to use `jit(budget=...)` as a decorator.
       budget: as for `recoup.fit`.
       donate_argnums, static_argnums, static_argnames, in_shardings, out_shardings, compiler_options, regions,
-        offload, levers: as for `recoup.fit`.
+        offload, levers, minimize: as for `recoup.fit`.
       quiet: print nothing.
 
     Returns:
@@ -63,6 +68,7 @@ def jit(
             regions=regions,
             offload=offload,
             levers=levers,
+            minimize=minimize,
             quiet=quiet,
         )
     numbers, names = as_numbers(static_argnums), as_names(static_argnames)
@@ -94,6 +100,7 @@ def jit(
                 regions=regions,
                 offload=offload,
                 levers=levers,
+                minimize=minimize,
             )
             cache[key] = found
             if not quiet:

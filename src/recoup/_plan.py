@@ -151,6 +151,11 @@ class Plan(Reported):
         return self.made_with.get("host memory", "")
 
     @property
+    def time(self) -> str:
+        """Its predicted time beside the step's as it is, with the instrument; "" where that was not asked."""
+        return self.made_with.get("time", "")
+
+    @property
     def offloaded_bytes(self) -> int:
         """Bytes that lie in host memory in between; each is moved there once, and back once or more."""
         return sum(d.bytes for d in self.decisions if d.action == "offload")
@@ -260,6 +265,8 @@ def render(plan: Plan, rows: int = 12) -> str:
     lines.append(table(["", ""], facts, right=(1,)))
     if names := plan.region_names:
         lines.append(regions_note(names, plan.regions))
+    if plan.time:
+        lines.append(note(f"Time: {plan.time}"))
     if plan.host:
         lines.append(note(f"Host memory: {plan.host}"))
     if plan.lever:

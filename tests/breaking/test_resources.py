@@ -235,7 +235,7 @@ def test_a_step_that_is_not_what_it_was_at_the_first_call() -> None:
 
 def test_a_calibration_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is measured, a warning says that it cannot be kept, and nothing is left or lost."""
-    roofline = _calibrate.Roofline("slow", "0", 1e9, 5e8, 1e9, 1e8, 1e8, 1e9)
+    roofline = _calibrate.Roofline("slow", "0", 1e9, 5e8, 1e9, 1e10, 1e8, 1e8, 1e9)
     monkeypatch.setattr(recoup.config, "_cache_dir", tmp_path)
     monkeypatch.setattr(_calibrate, "_measure", lambda device: roofline)
     recoup.calibrate()

@@ -86,7 +86,9 @@ def test_text_and_json(name: str, calls: list[Any], capsys: pytest.CaptureFixtur
 def test_plan_and_fit_take_a_budget(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", TARGET, "--budget", "60%"]) == 0
     assert main(["fit", TARGET, "-b", "4GiB", "--donate", "0,1"]) == 0
-    options = {"donate_argnums": (), "regions": "respect", "offload": False}
+    assert main(["plan", TARGET, "-b", "1GiB", "--minimize", "seconds"]) == 0
+    options = {"donate_argnums": (), "regions": "respect", "offload": False, "minimize": "flops"}
+    assert calls.pop() == ("plan", {"budget": "1GiB", **options, "minimize": "seconds"})
     assert calls[0] == ("plan", {"budget": "60%", **options})
     assert calls[1] == ("fit", {"budget": "4GiB", **options, "donate_argnums": (0, 1)})
     shown = capsys.readouterr().out

@@ -13,7 +13,7 @@ from recoup._calibrate import CacheWarning, Roofline, in_seconds, predicted_seco
 from recoup._cli import main
 from recoup._trace import trace
 
-ROOFLINE = Roofline("slow", "0", 1e9, 5e8, 1e9, 1e8, 1e8, 1e9)
+ROOFLINE = Roofline("slow", "0", 1e9, 5e8, 1e9, 1e10, 1e8, 1e8, 1e9)
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def test_measured_once(cache, monkeypatch):
         lambda text: "",
         lambda text: "[1]",
         lambda text: text.replace("1000000000.0", "2000000000.0"),
-        lambda text: text.replace('"format": 2', '"format": 0'),
-        lambda text: json.dumps({"format": 2, "roofline": [], "checksum": _calibrate._checksum([])}),
+        lambda text: text.replace('"format": 3', '"format": 0'),
+        lambda text: json.dumps({"format": 3, "roofline": [], "checksum": _calibrate._checksum([])}),
     ],
 )
 def test_damaged_cache_is_measured_again(cache, monkeypatch, damage):
@@ -59,7 +59,7 @@ def test_damaged_cache_is_measured_again(cache, monkeypatch, damage):
 
 def test_a_rate_of_zero_is_damage(cache, monkeypatch):
     monkeypatch.setattr(
-        _calibrate, "_measure", lambda device: Roofline("slow", "0", 0.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+        _calibrate, "_measure", lambda device: Roofline("slow", "0", 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
     )
     recoup.calibrate()
     with pytest.warns(CacheWarning, match="not positive"):

@@ -31,6 +31,12 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
         help="residuals may be moved to the host's memory and back, at this rate each way; without one, at a "
         "measured rate, where the host's memory is not the device's",
     )
+    parser.add_argument(
+        "--minimize",
+        choices=("flops", "seconds"),
+        default="flops",
+        help="the extra work, counted; or the time on this device, predicted by `recoup calibrate`",
+    )
     parser.add_argument("--save", metavar="FILE", help="store the plan, for another process to apply")
 
 
@@ -79,6 +85,7 @@ def planned(options: argparse.Namespace, how: str) -> Any:
         donate_argnums=options.donate,
         regions=options.regions,
         offload=offload if isinstance(offload, bool) else recoup.HostMemory(bytes_per_second=offload),
+        minimize=options.minimize,
         **({"levers": False} if getattr(options, "no_levers", False) else {}),
     )
     if options.save is not None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from recoup._plan import Plan
 
 BOUND = "counted from the program"
-_NOT_SHOWN = frozenset(["instrument", "host memory", *_signature.KINDS])
+_NOT_SHOWN = frozenset(["instrument", "host memory", "time", *_signature.KINDS])
 _DEFAULT = "memory model (predicted)"
 
 
@@ -47,6 +47,8 @@ def plan_picture(plan: "Plan") -> Picture:
         notes += (regions_note(plan.region_names, plan.regions),)
     if plan.host:
         notes += (f"Host memory: {plan.host}.",)
+    if plan.time:
+        notes += (f"Time: {plan.time}.",)
     if plan.lever:
         notes += (_levers.described(plan.lever),)
     return Picture(
