@@ -273,33 +273,37 @@ def run_chains(seconds: tuple[float, ...], seed: int) -> None:
                 print(line, flush=True)
 
 
-def run_link(seconds: tuple[float, ...], seed: int) -> None:
-    """Published problems whose values may move over a link that carries a share of all bytes in one pass."""
+def run_link(seconds: tuple[float, ...], only: str, seed: int) -> None:
+    """Problems whose values may move over a link that carries a share of all bytes in one pass."""
     print("extra cost in % of one full pass; link: share of all bytes in the time of one pass, each way")
     print("graph          order  share link   no link   bound " + " ".join(f"{s:7.0f} s" for s in seconds))
-    for name, share, rate in (
-        ("unet_b32", 0.5, 0.1), ("unet_b32", 0.5, 0.4), ("resnet50_b256", 0.3, 0.05),
-        ("resnet50_b256", 0.3, 0.3), ("rlg1_100", 0.6, 0.1), ("rlg4_1000", 0.7, 0.1),
-    ):  # fmt: skip
-        graph, peak = load(name)
-        budget = int(peak * share)
-        smallest = int(graph.sizes.max()) // 1000
-        offload = Offload.link(graph, rate * graph.sizes.sum() / graph.total_cost, smallest_bytes=smallest)
-        for order in ("given", "free"):
+    small = [("unet_b32", 0.5, 0.1), ("unet_b32", 0.5, 0.4), ("resnet50_b256", 0.3, 0.05)]
+    small += [("resnet50_b256", 0.3, 0.3), ("rlg1_100", 0.6, 0.1), ("rlg4_1000", 0.7, 0.1)]
+    large = [(f"taped_{n}", share, 0.1) for n in (400, 1600, 6400) for share in (0.5, 0.2)]
+    for name, share, rate in [*small, *large]:
+        for order in ("given", "free") if (name, share, rate) in small else ("given",):
+            if only not in f"{name} {order}":
+                continue
+            if name.startswith("taped"):
+                graph = chain(int(name.removeprefix("taped_")), "taped")
+                peak = int(given_profile(graph).max())
+            else:
+                graph, peak = load(name)
+            budget, smallest = int(peak * share), int(graph.sizes.max()) // 1000
+            offload = Offload.link(
+                graph, rate * graph.sizes.sum() / graph.total_cost, smallest_bytes=smallest
+            )
             line = f"{name:14} {order:6} {share:4.2f} {rate:4.2f} "
-            limit = max(seconds)
-            try:
-                line += (
-                    f"{100 * solve(graph, budget, time_limit=limit, order=order, seed=seed).overhead:9.4f}"
-                )
-            except InfeasibleError:
-                line += "     none"
-            costs, bound = "", 0.0
-            for limit in seconds:
-                found = solve(graph, budget, time_limit=limit, order=order, seed=seed, offload=offload)
-                bound = max(bound, 100 * (found.lower_bound / graph.total_cost - 1))
-                costs += f" {100 * found.overhead:9.4f}"
-            print(f"{line} {bound:7.4f}{costs}", flush=True)
+            bound, costs = 0.0, []
+            for limit, link in [(max(seconds), None), *((limit, offload) for limit in seconds)]:
+                try:
+                    found = solve(graph, budget, time_limit=limit, order=order, seed=seed, offload=link)
+                    costs.append(f"{100 * found.overhead:9.4f}")
+                    if link is not None:
+                        bound = max(bound, 100 * (found.lower_bound / graph.total_cost - 1))
+                except InfeasibleError:
+                    costs.append("     none")
+            print(f"{line}{costs[0]} {bound:7.4f} {' '.join(costs[1:])}", flush=True)
 
 
 def main() -> int:
@@ -324,7 +328,10 @@ def main() -> int:
         return 0 if run_sweep(options.only, options.seconds or 10.0, options.seed) else 1
     if options.chains or options.link:
         limits = (options.seconds,) if options.seconds else (1.0, 10.0)
-        (run_chains if options.chains else run_link)(limits, options.seed)
+        if options.chains:
+            run_chains(limits, options.seed)
+        else:
+            run_link(limits, options.only, options.seed)
         return 0
     if options.gpt:
         run_gpt(options.gpt, options.seconds or 10.0, options.seed)

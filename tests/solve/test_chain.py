@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recoup import Graph, InfeasibleError, solve
+from recoup import Graph, InfeasibleError, Offload, solve
 from recoup._solve import check
 from recoup._solve._bounds import peak_bound
 from recoup._solve._chain import Program, chain_order, stages
@@ -159,3 +159,17 @@ def test_solve_is_at_the_dynamic_program_or_below_it(length, share):
     found = solve(graph, budget, order="given", moves=20_480)
     assert found.cost <= check(graph, chain_order(graph, budget, 200), budget).cost
     assert found.lower_bound <= found.cost
+
+
+def test_moves_at_a_price_beside_the_chain():
+    graph, _ = random_chain(30, np.random.default_rng(2), 6)
+    budget = int(check(graph, range(len(graph))).peak_bytes * 0.2)
+    alone = chain_order(graph, budget, 200)
+    costs = [check(graph, alone, budget).cost]
+    for price in (5.0, 0.5, 0.0):
+        offload = Offload.per_byte(graph, price)
+        found = solve(graph, budget, order="given", moves=10_240, offload=offload)
+        assert check(graph, found.order, budget, given=True, offload=offload).cost == found.cost
+        costs.append(found.cost)
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] == graph.total_cost

@@ -218,7 +218,7 @@ def test_oracle_agrees_with_dijkstra_over_everything(seed, order_given, priced):
 @settings(max_examples=60, deadline=None)
 def test_brute_force_agrees_and_no_bound_exceeds_it(seed, free):
     rng = np.random.default_rng(seed)
-    graph = way_back(int(rng.integers(4, 8)), rng)
+    graph = way_back(int(rng.integers(4, 9)), rng)
     n, budget = len(graph), between(graph, rng)
     if budget is None:
         return

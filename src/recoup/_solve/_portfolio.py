@@ -160,7 +160,7 @@ def solve(
     chained = None
     if search.order is None or search.cost > enough + (extra / (graph.total_cost or 1.0) + PROOF) * UNIT:
         stages = STAGES if time_limit >= DEFAULT_SECONDS / 2 else STAGES // 2
-        chained = _chain(graph, budget, search.order, stages)
+        chained = _chain(graph, budget, search.order, offload, stages)
         if chained is not None and _fits_search(graph, chained):
             made, search = search.moves, Search(graph, budget, [chained], free, seed, offload)
             search.moves = made
@@ -187,13 +187,17 @@ def _by_states(graph: Graph, budget: int, offload: Offload | None, *, given: boo
     return brute_force_link(graph, budget, offload, given=given, deadline=deadline)
 
 
-def _chain(graph: Graph, budget: int, found: list[int] | None, most: int) -> list[int] | None:
+def _chain(
+    graph: Graph, budget: int, found: list[int] | None, offload: Offload | None, most: int
+) -> list[int] | None:
     """The dynamic program's schedule, if it is within the budget and cheaper than what was found."""
     order = chain_order(graph, budget, most)
     if order is None:
         return None
     checked = check(graph, order, given=True)
-    if checked.peak_bytes > budget or (found is not None and check(graph, found).cost <= checked.cost):
+    if checked.peak_bytes > budget:
+        return None
+    if found is not None and check(graph, found, offload=offload).cost <= checked.cost:
         return None
     return order
 
