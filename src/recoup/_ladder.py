@@ -25,7 +25,7 @@ from recoup._rewrite import rewrite
 from recoup._trace import Traced, to_program
 
 _NEAR = 3  # neighbours on the ladder whose predictions may be in any order
-_WITHIN = 0.9  # how much closer to the memory model's the machine's peaks may be than one rung above
+_BELOW = 0.75  # of a rung's peak by the machine: far below, whatever its error
 _OFFERED = 6  # loop trades that are also planned with host memory
 
 
@@ -98,10 +98,22 @@ class Ladder:
             return None
         if start == 0 and self._fits(0, budget_bytes, scale):
             return 0
+        near = True
         if self.refined is not None:
             high = self.refined - 1
-            if not any(self._fits(k, budget_bytes, scale) for k in self.last_cheap(self.refined) if k >= low):
-                return self._in_dear_end(budget_bytes, scale, max(start, self.refined))
+            near = any(self._fits(k, budget_bytes, scale) for k in self.last_cheap(self.refined) if k >= low)
+        if low <= high:
+            at = self._bisected(budget_bytes, scale, low, high)
+            if self._fits(at, budget_bytes, scale):
+                return at
+        if not near:
+            return self._in_dear_end(budget_bytes, scale, start)
+        # Predictions do not fall all the way where the machine and the memory model disagree: look at every
+        # rung before giving up.
+        return next((k for k in range(start, len(self.steps)) if self._fits(k, budget_bytes, scale)), None)
+
+    def _bisected(self, budget_bytes: int, scale: float | None, low: int, high: int) -> int:
+        """The first of these rungs that fits, if predictions fall; if none does, the last."""
         low, high = self._around(self._guess(budget_bytes, low, high), low, high, budget_bytes, scale)
         while low < high:
             middle = (low + high) // 2
@@ -109,11 +121,7 @@ class Ladder:
                 high = middle
             else:
                 low = middle + 1
-        if self._fits(low, budget_bytes, scale):
-            return low
-        # Predictions do not fall all the way where the machine and the memory model disagree: look at every
-        # rung before giving up.
-        return next((k for k in range(start, len(self.steps)) if self._fits(k, budget_bytes, scale)), None)
+        return low
 
     @staticmethod
     def last_cheap(refined: int) -> range:
@@ -123,16 +131,19 @@ class Ladder:
     def _in_dear_end(self, budget_bytes: int, scale: float | None, start: int) -> int | None:
         """The cheapest refined rung that fits: few rungs, far apart in price, and not in order of memory.
 
-        The machine's peaks only say which to look at last: lower down they are further below the model's.
+        Those are passed over that one far below by the machine does not fit, as far as was seen.
         """
         assert self.refined is not None
-        above = [self.steps[k] for k in self.last_cheap(self.refined) if k]
-        plain = self.steps[0].prediction.estimate
-        room = budget_bytes / (scale or 1.0) - (plain.total_bytes - plain.temporaries_bytes)
-        ratio = min((s.prediction.low.temporaries_bytes / s.peak_bytes for s in above), default=0.0)
-        rungs = range(start, len(self.steps))
-        hopeless = {k for k in rungs if self.steps[k].peak_bytes * ratio * _WITHIN > room}
-        order = [*(k for k in rungs if k not in hopeless), *sorted(hopeless)]
+        rungs = range(max(start, self.refined), len(self.steps))
+        if not rungs:
+            return None
+        self._bisected(budget_bytes, scale, rungs[0], rungs[-1])
+        seen = (k for k in rungs if "prediction" in vars(self.steps[k]))
+        over = min(
+            (self.steps[k].peak_bytes for k in seen if not self._fits(k, budget_bytes, scale)), default=0
+        )
+        far = {k for k in rungs if over and over <= _BELOW * self.steps[k].peak_bytes}
+        order = [*(k for k in rungs if k not in far), *sorted(far)]
         return next((k for k in order if self._fits(k, budget_bytes, scale)), None)
 
     def _guess(self, budget_bytes: int, start: int, last: int) -> int:

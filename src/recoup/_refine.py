@@ -19,7 +19,6 @@ from recoup._planner.machine import execute
 
 _DEAR = 0.01  # of one pass: a jump in cost from rung to rung
 _TARGETS = 8  # peaks to aim at, shared out among the loop trades of the dear end
-_ERROR = 1.05  # of the machine's peaks, beside the memory model's
 
 
 def refined(ladder: Ladder, fits: Callable[[Step], bool], progress: Any = None) -> Ladder:
@@ -61,11 +60,6 @@ def _between(above: Step, end: Sequence[Step], whole: float) -> Iterable[Step]:
 
 
 def _together(end: Sequence[Step], better: Sequence[Step]) -> list[Step]:
-    """Both, the cheapest first, without those that another beats by more than the machine's error."""
-    found: list[Step] = []
-    lowest = sys.maxsize
-    for step in sorted([*end, *better], key=lambda s: (s.cost, s.peak_bytes)):
-        if step.peak_bytes < _ERROR * lowest:
-            found.append(step)
-            lowest = min(lowest, step.peak_bytes)
-    return found
+    """Both, the cheapest first. What the machine puts below a rung may be above it by the memory model."""
+    known = pareto_by([*end, *better], sys.maxsize)
+    return sorted([*end, *(step for step in known if step not in end)], key=lambda s: (s.cost, s.peak_bytes))
