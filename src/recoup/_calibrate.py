@@ -94,6 +94,8 @@ class Roofline:
             return max((self._body(body) for body in bodies), default=0.0)
         if bodies and name not in ("reduce", "reduce_window", "scatter", "scatter-add", "sort"):
             return sum(self._body(body) for body in bodies)
+        if name in _FREE:
+            return 0.0
         moved = sum(_compat.aval_bytes(v.aval) for v in eqn.outvars)
         if not fused:
             moved += sum(_compat.aval_bytes(v.aval) for v in eqn.invars)
@@ -133,6 +135,7 @@ class Roofline:
         return "\n".join([heading(title), table(["", "", ""], rows, right=(1,))])
 
 
+_FREE = frozenset(["recoup_barrier", "optimization_barrier", "recoup_keep", "name"])  # they order, or name
 _UNFUSED = frozenset(
     ["dot_general", "conv_general_dilated", "scan", "while", "cond", "sort", "gather", "fft"]
 )
