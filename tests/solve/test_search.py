@@ -152,7 +152,8 @@ def test_same_seed_and_moves_same_schedule_and_interpreted_too(tmp_path):
 import importlib.machinery, json, sys
 class Source:
     def find_spec(self, name, path=None, target=None):
-        if name in ["recoup._solve._" + part for part in ("profile", "slots", "moves", "annealer", "link")]:
+        parts = ("profile", "slots", "moves", "annealer", "timed", "link")
+        if name in ["recoup._solve._" + part for part in parts]:
             import importlib.util, pathlib
             import recoup
             file = pathlib.Path(recoup.__file__).parent / "_solve" / (name.rsplit(".", 1)[1] + ".py")

@@ -1,28 +1,17 @@
 # C types of _link.py, used when it is compiled.
 cimport cython
 
-from recoup._solve._profile cimport i64
+from recoup._solve._timed cimport Timed
 
 ctypedef unsigned long long u64
 
-cdef class Link:
+cdef class Link(Timed):
     cdef u64 state, factor, increment, mask
-    cdef i64 budget
-    cdef int n, free, room, failed
-    cdef int[::1] starts, ids, code, trial, best, extras, trial_extras, at, last, stored
-    cdef i64[::1] sizes, memory, trial_memory
-    cdef double[::1] costs, takes, stores, fetches, ready, threshold
-    cdef public int length, trial_length, best_length, extra_count, trial_extra_count, done, legal
-    cdef public i64 over, trial_over
-    cdef public double cost, trial_cost, best_cost, weight, temperature, cooling
+    cdef int failed
+    cdef double[::1] threshold
+    cdef public double weight, temperature, cooling
 
     cpdef run(self, int moves)
-    cdef void _live(self, int v) noexcept nogil
-    @cython.locals(now=double, out=double, back=double, moved=double, first=int, extras=int, v=int, i=int,
-                   e=int, u=int, over=i64, total=i64)
-    cdef int _execute(self, double limit) noexcept nogil
-    @cython.locals(i=int)
-    cdef void _accept(self) noexcept nogil
     cdef u64 _random(self) noexcept nogil
     cdef int _below(self, u64 n) noexcept nogil
     @cython.locals(feasible=int, k=int, i=int, slack=double, limit=double)
