@@ -9,6 +9,7 @@ the rungs that a search visits.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 from typing import Any
 
 from recoup import _loop_pairs, _memory
@@ -131,7 +132,7 @@ class Ladder:
     def _in_dear_end(self, budget_bytes: int, scale: float | None, start: int) -> int | None:
         """The cheapest refined rung that fits: few rungs, far apart in price, and not in order of memory.
 
-        Those are passed over that one far below by the machine does not fit, as far as was seen.
+        Left to the end are those far above, by the machine, what was seen not to fit.
         """
         assert self.refined is not None
         rungs = range(max(start, self.refined), len(self.steps))
@@ -139,10 +140,8 @@ class Ladder:
             return None
         self._bisected(budget_bytes, scale, rungs[0], rungs[-1])
         seen = (k for k in rungs if "prediction" in vars(self.steps[k]))
-        over = min(
-            (self.steps[k].peak_bytes for k in seen if not self._fits(k, budget_bytes, scale)), default=0
-        )
-        far = {k for k in rungs if over and over <= _BELOW * self.steps[k].peak_bytes}
+        over = [self.steps[k].peak_bytes for k in seen if not self._fits(k, budget_bytes, scale)]
+        far = {k for k in rungs if over and median(over) <= _BELOW * self.steps[k].peak_bytes}
         order = [*(k for k in rungs if k not in far), *sorted(far)]
         return next((k for k in order if self._fits(k, budget_bytes, scale)), None)
 
