@@ -62,10 +62,8 @@ def quickest(ladder: Ladder, at: int, roofline: "Roofline", fits: Callable[[Step
         return _work(steps[k], roofline) + (steps[k].peak_bytes + offset) / roofline.fresh_bytes
 
     now = extra_seconds(steps[at], roofline)
-    step_seconds = sum(op.cost for op in ladder.traced.program.ops) / roofline.product_flops
-    least = now - _WORTH * (
-        step_seconds + steps[0].prediction.estimate.temporaries_bytes / roofline.fresh_bytes
-    )
+    whole = sum(op.cost for op in ladder.traced.program.ops) / roofline.product_flops
+    least = now - _WORTH * (whole + extra_seconds(steps[0], roofline))
     lower = [k for k in range(at + 1, len(steps)) if roughly(k) < least]
     best = at
     for k in sorted(sorted(lower, key=roughly)[:_CLOSELY]):

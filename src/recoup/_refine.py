@@ -51,11 +51,11 @@ def _between(above: Step, end: Sequence[Step], whole: float) -> Iterable[Step]:
         mine = [step for step in end if step.variant is variant]
         given = [s.rung for s in ([above, *mine] if above.variant is variant else mine)]
         dearer = mine[0].cost - mine[0].rung.cost
-        fewer_flops = mine[0].rung.flops - mine[0].extra_flops
+        plain_flops = mine[0].rung.flops - mine[0].extra_flops
         for schedule in anneal(program, variant.layout, given, max(2, _TARGETS * len(mine) // len(end))):
             run = execute(program, schedule, windows)
             rung = Rung(schedule, run.peak_bytes, run.cost, run.flops)
-            extra = run.flops - fewer_flops
+            extra = run.flops - plain_flops
             yield Step(variant, rung, run.peak_bytes, run.cost + dearer, extra, above.donated)
 
 
