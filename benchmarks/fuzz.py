@@ -223,9 +223,8 @@ def attack(case: Any, seed: int, log: Log | None = None) -> list[str]:
         log.rungs += len(ladder.steps)
     low = min(step.prediction.estimate.total_bytes for step in ladder.steps)
     shares = [rng.uniform(-0.05, 1.0) for _ in range(BUDGETS)]
-    room = (
-        program.plain_bytes - low
-    )  # below 0 where the step as it is compiles lower than any plan is predicted
+    # below 0 where the step as it is compiles lower than any plan is predicted
+    room = program.plain_bytes - low
     found, sizes = [], []
     for budget in sorted((max(1, int(low + share * room)) for share in shares), reverse=True):
         outcome, size = _at(program, budget)
