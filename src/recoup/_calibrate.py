@@ -16,7 +16,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,18 +139,6 @@ _FREE = frozenset(["recoup_barrier", "optimization_barrier", "recoup_keep", "nam
 _UNFUSED = frozenset(
     ["dot_general", "conv_general_dilated", "scan", "while", "cond", "sort", "gather", "fft"]
 )
-
-
-def in_seconds(flat: Flat, program: Program, roofline: Roofline) -> Program:
-    """The program with `Roofline.price` as its costs: what to minimise where time is the objective.
-
-    Operation `i` of `program` is equation `i` of `flat`.
-    """
-    ops = tuple(
-        replace(op, cost=roofline.price(eqn, op.fusible))
-        for op, eqn in zip(program.ops, flat.eqns, strict=True)
-    )
-    return replace(program, ops=ops)
 
 
 def predicted_seconds(flat: Flat, program: Program, roofline: Roofline, fresh_bytes: int = 0) -> float:

@@ -50,8 +50,9 @@ def infeasible(
     compiled = [total for _, total in tried] + ([] if on_each is None else [on_each.total_bytes])
     if compiled:
         found.append(f"{format_bytes(min(compiled))} (compiled)")
+    why = "cannot be met" if limit < bound else "is met by no plan that was found"
     return BudgetError(
-        f"the budget of {format_bytes(limit)} ({wanted.text!r}) cannot be met. "
+        f"the budget of {format_bytes(limit)} ({wanted.text!r}) {why}. "
         f"Smallest peak found: {', '.join(found)}{top}. "
         f"No plan can be below {format_bytes(bound)}, set by {where}. "
         "Raise the budget, donate arguments that the step replaces (donate_argnums=), or make the batch "

@@ -75,7 +75,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Ladder:
-    """All rungs, the plain step first; each later one is lower by the machine and dearer."""
+    """All rungs, the plain step first; each later one is dearer and, up to `refined`, lower by machine."""
 
     steps: tuple[Step, ...]
     pairs: tuple[Pair, ...]

@@ -5,7 +5,7 @@ each operation costs what the device's roofline says (`recoup.calibrate`), and s
 first: where the operating system hands out pages anew in every run, a plan that holds less can be quicker
 than the step as it is. So the quickest of the plans within the budget is taken, which may hold less than it
 is allowed.
-Source: the roofline of `_calibrate`; benchmarks/results/times.md compares its order with the clock.
+Source: the roofline of `_calibrate`; benchmarks/results/times-*.md compare its order with the clock.
 Limits: seconds are predicted; the machine's peaks choose a few plans, and only those are predicted closely. A
 step that the roofline does not put a percent apart stays on the cheaper plan.
 """

@@ -9,8 +9,9 @@ import pytest
 
 import recoup
 from recoup import _calibrate
-from recoup._calibrate import CacheWarning, Roofline, in_seconds, predicted_seconds
+from recoup._calibrate import CacheWarning, Roofline, predicted_seconds
 from recoup._cli import main
+from recoup._objective import minimizing
 from recoup._trace import trace
 
 ROOFLINE = Roofline("slow", "0", 1e9, 5e8, 1e9, 1e10, 1e8, 1e8, 1e9)
@@ -85,11 +86,14 @@ def test_writers_at_once_leave_one_whole_file(cache, monkeypatch):
 
 
 def cost_of(fun, *shapes):
-    traced = trace(fun, [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes])
-    priced = in_seconds(traced.flat, traced.program, ROOFLINE)
+    structs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    traced = trace(fun, structs)
     total = predicted_seconds(traced.flat, traced.program, ROOFLINE)
-    assert sum(op.cost for op in priced.ops) == pytest.approx(ROOFLINE.product_flops * total)
-    assert [op.flops for op in priced.ops] == [op.flops for op in traced.program.ops]
+    with minimizing(ROOFLINE):
+        priced = trace(fun, structs)
+    for op, eqn in zip(priced.program.ops, priced.flat.eqns, strict=True):
+        assert op.cost == ROOFLINE.price(eqn, op.fusible and not op.dear)
+    assert [op.flops for op in priced.program.ops] == [op.flops for op in traced.program.ops]
     return total
 
 

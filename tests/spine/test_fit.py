@@ -94,6 +94,10 @@ def test_a_budget_that_cannot_be_met_names_numbers_and_lines():
         assert len(re.findall(r"\d (?:KiB|MiB)", text)) >= 4  # budget twice, smallest, bound
         assert re.search(r"held by \w+ at \S*helpers\.py:\d+", text)  # the line that sets the smallest peak
         assert "Smallest peak found" in text and "No plan can be below" in text
+        assert "cannot be met" in text  # it is below the bound
+    bound = recoup.plan(step, *args, budget="100%").lower_bound_bytes
+    with pytest.raises(BudgetError, match="is met by no plan that was found"):
+        recoup.plan(step, *args, budget=bound + 1)
 
 
 @pytest.mark.parametrize("budget", ["4G", "lots", 0.6, -1, "0%", True, None])

@@ -65,9 +65,8 @@ def depth_first(g: Graph, *, reverse: bool = False) -> list[Node]:
     behind which most bytes are written.
     """
     results = set(g.outputs)
-    behind: dict[
-        Node, tuple[int, int]
-    ] = {}  # both numbers, negative; what several paths lead to counts often
+    # both numbers, negative; what several paths lead to counts often
+    behind: dict[Node, tuple[int, int]] = {}
     written = 0
     for node in g.nodes:
         if node.op in ("parameter", "constant"):

@@ -122,12 +122,10 @@ class Program:
         length = len(chain)
         costs = graph.costs
         self.output = np.zeros(length, dtype=np.int64)
-        self.left = np.zeros(
-            length, dtype=np.int64
-        )  # what the way back of the next stage leaves for this one
-        self.held = np.zeros(
-            length, dtype=np.int64
-        )  # all that the way back of this stage reads, and its output
+        # what the way back of the next stage leaves for this one
+        self.left = np.zeros(length, dtype=np.int64)
+        # all that the way back of this stage reads, and its output
+        self.held = np.zeros(length, dtype=np.int64)
         self.plain: list[tuple[int, ...]] = []  # operations that the output needs
         self.again: list[tuple[int, ...]] = []  # operations that the way back needs
         peaks = np.zeros((4, length), dtype=np.int64)

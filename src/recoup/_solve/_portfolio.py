@@ -32,9 +32,8 @@ from recoup.errors import InfeasibleError, PlanError
 
 DEFAULT_SECONDS = 10.0
 BRUTE = 8  # operations up to which brute force answers at once, with offload
-LARGE = (
-    2000  # operations from which the search starts from the relaxation's plan; below, it finds better alone
-)
+# operations from which the search starts from the relaxation's plan; below, it finds better alone
+LARGE = 2000
 STAGES = 200  # of a chain; half as many where there is little time
 NO_LIMIT = 1 << 60
 
